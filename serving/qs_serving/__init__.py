@@ -1,4 +1,5 @@
-"""The parts that the queue server and the bus share: they accept clients, read, bound, write to and turn them away.
+"""Holds the parts that the queue server and the bus share: they accept clients, read from them, bound them, write to
+them and turn them away.
 
-It knows the wire contract and trio, and nothing of queues.
+The package knows the wire contract and trio, and nothing of queues.
 """

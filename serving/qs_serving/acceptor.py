@@ -41,17 +41,18 @@ _LOGGED = 60.0
 
 
 class Service(Protocol[S]):
-    """A kind of server, as its acceptor uses it. Each method is called in the loop's thread and returns at once."""
+    """Describes what the acceptor needs of a kind of server. Each method is called in the loop's thread and returns at
+    once."""
 
     def new_peer(self) -> Peer:
         """Makes the protocol's side towards a new client."""
 
     def new_session(self, connection: Connection[S], peer: Peer, caller: Caller | None, tasks: trio.Nursery) -> S:
-        """Makes the session of a new client. peer: the protocol's side towards it; caller: who it is, None if everybody
-        may do everything; tasks: for waits that are tasks."""
+        """Makes the session of a new client. peer: this side's protocol state; caller: the client's identity, None
+        without an access file; tasks: the nursery for waits that need a task."""
 
     def left(self, session: S) -> None:
-        """Is called when a client that had a place has gone."""
+        """Called when a client whose connection counted has gone."""
 
     def own_figures(self) -> list[Figure]:
         """Returns the figures that only this kind of server has."""
@@ -65,9 +66,9 @@ completed its handshake, None for no TLS."""
 class Acceptor(Generic[S]):
     """Serves clients, each with a connection of its own.
 
-    Ensures that every client that is accepted gets a place or is told why not, and that `accept` returns only when each
-    has gone. Assumes that the service makes a session for each connection. It must never wait for a client: a stop has
-    a time limit, and ends with `cut_off`."""
+    Ensures that every accepted client is served or is told why not, and that `accept` returns only after all clients
+    have gone. Assumes that the service makes a session for each connection. The acceptor must never wait for a client:
+    a stop has a time limit, and ends with `cut_off`."""
 
     def __init__(
         self,
@@ -80,8 +81,8 @@ class Acceptor(Generic[S]):
         adopt: Adopt = SocketTransport.adopt,
         on_count: Callable[[int], object] = lambda count: None,
     ) -> None:
-        """tls: None to speak no TLS; access: None if everybody may do everything; on_count: is called with the number
-        of clients that have a place whenever it changes."""
+        """tls: None to speak no TLS; access: None without an access file; on_count: called with the number of connected
+        clients whenever that number changes."""
         self._service = service
         self._access = access
         if access is not None:
@@ -95,8 +96,8 @@ class Acceptor(Generic[S]):
         self._on_count = on_count
         self.connections: dict[Connection[S], None] = {}
         """Those that have a place, the oldest first. Others must not change it."""
-        self._open: set[Connection[S]] = set()  # with those that are told that there is no place
-        self._gone = trio.Event()  # is set when none is open
+        self._open: set[Connection[S]] = set()  # also those of clients that are being told why they are refused
+        self._gone = trio.Event()  # set when no connection is open
         self.timers = Timers()
         """Calls functions at a later time, while clients are served."""
         self.strangers = Strangers(limits)
@@ -113,7 +114,7 @@ class Acceptor(Generic[S]):
         """The requests of all clients, and how long they took."""
 
     def _caller_of(self, stream: Transport) -> Caller | None:
-        """Returns who a new client is, None if everybody may do everything."""
+        """Returns the identity of a new client, None without an access file."""
         return None if self._access is None else Caller(self._access, stream.peer, stream.peer_names)
 
     def _rights_changed(self) -> None:
@@ -122,12 +123,12 @@ class Acceptor(Generic[S]):
             connection.attempt(connection.session.rights_changed)
 
     def figures(self, connections: bool = False) -> list[Figure]:
-        """Returns the figures that docs/protocol.md lists. connections: also those of each connection."""
+        """Returns the figures that docs/protocol.md lists. connections: True to include those of each connection."""
         found = [*self._shared_figures(), *self._service.own_figures()]
         return [*found, *self._connection_figures()] if connections else found
 
     def _shared_figures(self) -> list[Figure]:
-        """Returns what is known of the process, its clients and their requests."""
+        """Returns the figures of the process, its clients and their requests."""
         found = [
             *process_figures(self._started),
             Figure("connections", len(self.connections)),
@@ -147,7 +148,8 @@ class Acceptor(Generic[S]):
         return [*found, *self.counts.figures()]
 
     def _connection_figures(self) -> list[Figure]:
-        """Returns when each connection began and how many subscriptions it has; the oldest first, at most 1,000."""
+        """Returns the start time and the number of subscriptions of each connection; the oldest first, at most
+        1,000."""
         found = []
         for each in islice(list(self.connections), _MOST_DESCRIBED):  # a copy: clients come and go meanwhile
             labels = {"peer": each.address, "principal": each.principal}
@@ -158,8 +160,8 @@ class Acceptor(Generic[S]):
     async def accept(
         self, listeners: list[trio.SocketListener], at_end: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
     ) -> None:
-        """Serves clients until `stop` has been called and every client has gone. Closes the listeners. at_end: is
-        awaited then, while the hub still reads from whatever else it watches."""
+        """Serves clients until `stop` has been called and every client has gone. Closes the listeners. at_end: awaited
+        after the last client has gone, while the hub still reads from its other descriptors."""
         async with trio.open_nursery() as reading:
             reading.start_soon(self.hub.serve)
             reading.start_soon(self.timers.serve)
@@ -180,7 +182,7 @@ class Acceptor(Generic[S]):
                         self._gone = trio.Event()
                         await self._gone.wait()
             finally:
-                for connection in list(self._open):  # there are some only if this task is cancelled
+                for connection in list(self._open):  # connections are left only if this task is cancelled
                     connection.cut_off()
             await at_end()
             reading.cancel_scope.cancel()
@@ -219,7 +221,7 @@ class Acceptor(Generic[S]):
         self._disconnect()
 
     def stop(self) -> None:
-        """Stops accepting connections and requests. Requests that are begun are finished and answered."""
+        """Stops accepting connections and requests. Requests that have begun are finished and answered."""
         self.is_stopping = True
         if self._listening is not None:
             self._listening.cancel()
@@ -281,7 +283,8 @@ class Acceptor(Generic[S]):
             self._gone.set()
 
     def _has_room(self) -> bool:
-        """Tells whether there is a place for one more client; if there is none, the oldest stranger gives up its."""
+        """Tells whether the limits allow one more client. If all connections are taken, tries to turn out the oldest
+        stranger."""
         taken = len(self.connections)
         if taken >= self._limits.connections:
             taken -= sum(each in self.connections for each in self.strangers.leaving)

@@ -1,4 +1,4 @@
-"""The ids of answers."""
+"""Makes the ids of answers."""
 
 import secrets
 from itertools import count

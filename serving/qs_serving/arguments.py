@@ -1,6 +1,6 @@
-"""Arguments of the commands: flags for numbers with bounds, and the TOML file of --config that has flags as keys.
+"""Reads arguments of the commands: flags for numbers with bounds, and the TOML file of --config, whose keys are flags.
 
-A key of the file is a long flag without its dashes, and its value is checked like that of the flag. So there is one
+A key of the file is a long flag without its dashes, and its value is checked like the flag's value. So there is one
 table of settings for both, and a new flag is a new key.
 """
 
@@ -31,16 +31,17 @@ _KINDS = {
 
 
 class AtLeast:
-    """A type of arguments: numbers that are at least so large, and not absurd. A float is a time in seconds."""
+    """Parses numbers that have a least value and a sensible greatest one, as a type of argparse. A float is a time in
+    seconds."""
 
     def __init__(self, least: float, kind: type[int] | type[float]) -> None:
-        """kind: int for whole numbers."""
+        """least: the least number that is allowed; kind: int for whole numbers."""
         self.kind = kind
         self._least = least
         self._most = _MOST if kind is int else _LONGEST
 
     def __call__(self, text: str) -> float:
-        """Parses a number. Raises ArgumentTypeError if it is none, or out of bounds."""
+        """Parses a number. Raises ArgumentTypeError if the text is not a number, or the number is out of bounds."""
         try:
             value = self.kind(text)
         except ValueError:
@@ -57,8 +58,8 @@ AddNumber = Callable[..., None]
 
 
 def number_group(group: argparse._ActionsContainer, metavar: str) -> AddNumber:
-    """Returns a function that adds flags for numbers to a group: (flag or flags, default, help text, least=1). A
-    default that is a float makes a flag for seconds. shown: the default in the help, where it is None."""
+    """Returns a function that adds flags for numbers to a group. Its arguments: flag or flags, default (a float makes a
+    flag for seconds), help text, least=1, and shown=None, the text for the default in the help."""
 
     def add(
         flag: str | tuple[str, ...], default: float | None, text: str, least: float = 1, shown: str | None = None
@@ -82,11 +83,12 @@ def number_group(group: argparse._ActionsContainer, metavar: str) -> AddNumber:
 
 
 class ConfigError(Exception):
-    """The file cannot be used. The text says in one line which file, which key, and what is allowed."""
+    """Reports that the configuration file cannot be used. The text says in one line which file, which key, and what is
+    allowed."""
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """Adds the flag that names the file."""
+    """Adds --config, the flag that names the configuration file."""
     parser.add_argument(
         "--config", metavar="FILE", help="read flags from this file, in TOML; flags of the command line win"
     )
@@ -94,10 +96,10 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def parse_arguments(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parses the command line, and the file that its --config names. A flag of the command line replaces the value of
-    the file, also where that is a list. Ends the process on --help, and with exit code 2 on a wrong flag or file."""
+    the file, also if the value is a list. Ends the process on --help, and with exit code 2 on a wrong flag or file."""
     actions = _actions(parser)
-    # argparse leaves an attribute alone that the namespace has already. So a None that is left was not given, and a
-    # flag that was given with the value of its default still wins over the file.
+    # argparse does not change an attribute that the namespace already has. So an attribute that is still None was not
+    # given, and a flag that was given with the value of its default still wins over the file.
     unset = argparse.Namespace(**dict.fromkeys(action.dest for action in actions))
     given = {name: value for name, value in vars(parser.parse_args(arguments, unset)).items() if value is not None}
     from_file = {}
@@ -114,7 +116,7 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
 
 
 def _keys(action: argparse.Action) -> list[str]:
-    """Returns the keys of the file that mean this flag. A flag that the help does not show has none."""
+    """Returns the keys of the file that stand for this flag: none for a flag that the help does not show."""
     if action.help is argparse.SUPPRESS:
         return []
     keys = [flag.removeprefix("--") for flag in action.option_strings if flag.startswith("--")]
@@ -122,7 +124,7 @@ def _keys(action: argparse.Action) -> list[str]:
 
 
 def _read(path: str, known: Mapping[str, argparse.Action], program: str) -> dict[str, Any]:
-    """Returns the values of a file by the names that the parser gives them. Raises ConfigError."""
+    """Returns the values of a file, by the attribute names of the parser. Raises ConfigError."""
     try:
         with open(path, "rb") as file:
             content = tomllib.load(file)
@@ -150,9 +152,9 @@ def _unknown(key: str, known: Mapping[str, argparse.Action], program: str) -> st
 
 
 def _value(action: argparse.Action, value: object, folder: str) -> object:
-    """Returns the value of the file as the flag would give it. folder: the directory of the file, from which relative
-    paths start. Raises ArgumentTypeError or ValueError if the value is not allowed. The text does not show the value,
-    which may be a secret in the wrong place."""
+    """Checks a value of the file and converts it to the type that the flag's value has. folder: the directory of the
+    file, from which relative paths start. Raises ArgumentTypeError or ValueError if the value is not allowed. The text
+    of the error does not show the value, which may be a secret in the wrong place."""
     if action.nargs == 0 and isinstance(action.default, bool):
         return _of_kind(value, bool)
     if action.nargs == 0:  # a flag that is counted: -vv is verbose = 2
@@ -182,7 +184,7 @@ def _nearest(text: str, choices: Any) -> str:
 
 
 def _of_kind(value: object, kind: Any) -> Any:
-    """Returns a value of TOML if it is of this kind. A whole number counts as a number. Raises ValueError."""
+    """Returns a TOML value if it is of this kind. A whole number counts as a number. Raises ValueError."""
     if type(value) is kind or (kind is float and type(value) is int):
         return value
     raise ValueError(_wrong_kind(value, _KINDS[kind]))
@@ -201,5 +203,5 @@ def _wrong_kind(value: object, wanted: str) -> str:
 
 
 def _parsed(action: argparse.Action, text: str) -> Any:
-    """Reads a text as the flag does."""
+    """Parses a text as argparse would for this flag."""
     return action.type(text) if callable(action.type) else text

@@ -1,4 +1,5 @@
-"""Runs queue-server.py, queue-bus.py and queue-web.py: the line that says where they listen, --check, exit codes.
+"""Runs queue-server.py, queue-bus.py and queue-web.py: prints the line that says where they listen, handles --check,
+and chooses the exit code.
 
 A command that cannot start ends with one line on standard error and exit code 1, never with a traceback: the line is
 for the person who wrote the flags or the files.
@@ -23,7 +24,7 @@ def _announcing(program: str) -> Announce:
     def announce(host: str, port: int) -> None:
         try:
             print(listening_line(host, port), flush=True)
-        except OSError as error:  # the server serves all the same: only nobody reads where
+        except OSError as error:  # the server still serves, only nobody reads where
             if not isinstance(error, BrokenPipeError):
                 print(f"{program}: cannot say where it listens: {error.strerror}", file=sys.stderr)
             silence_stdout()
@@ -32,7 +33,7 @@ def _announcing(program: str) -> Announce:
 
 
 def guards_of(options: Any, sockets: Sequence[socket.socket] = ()) -> Guards:
-    """Makes the guards that the options of the server or the bus ask for. sockets: those that the process has
+    """Makes the guards that the options of the server or the bus ask for. sockets: the sockets that the process has
     inherited. Raises StartError."""
     return Guards(options.host, options.tls, options.access, is_open=options.open, sockets=sockets)
 
@@ -44,8 +45,9 @@ def run_command(
     options: object,
     log_format: str = "text",
 ) -> int:
-    """Runs a server until it has stopped. Returns the exit code: 0 after a stop that was asked for; 1 if it could not
-    start, or not stop as it should, which a line says; 130 if it was interrupted before it listened."""
+    """Runs a server until it has stopped. Returns the exit code: 0 after a requested stop; 1 if the server could not
+    start or did not stop cleanly, which one line on standard error explains; 130 after an interrupt before the server
+    listened."""
     log_to_stderr(verbose, log_format)
     try:
         trio.run(run, options, _announcing(program))
@@ -61,13 +63,13 @@ def check_command(
     program: str, verbose: int, options: Any, more: Callable[[], list[str]], log_format: str = "text"
 ) -> int:
     """Reads the files that the flags name, as --check asks, and prints what is in them. more: returns lines about the
-    command's own options, or raises StartError. Returns the exit code: 0 if a server would start with them, 1 if not,
-    which a line says."""
+    command's own options, or raises StartError. Returns the exit code: 0 if a server would start with these files, 1 if
+    not, which one line on standard error explains."""
     return check_files(program, verbose, lambda: [*guards_of(options).describe(), *more()], log_format)
 
 
 def check_files(program: str, verbose: int, describe: Callable[[], list[str]], log_format: str = "text") -> int:
-    """Prints the lines that `describe` returns, or the StartError that it raises. Returns the exit code of
+    """Prints the lines that `describe` returns, or the StartError that `describe` raises. Returns the exit code of
     `check_command`."""
     log_to_stderr(verbose, log_format)
     try:

@@ -1,17 +1,17 @@
-"""One connection: a client, from its first byte to its last, as a machine with one state.
+"""Runs one connection, from the client's first byte to the last, as a state machine.
 
 How it works. Everything that happens to a connection is a plain call in the loop's thread: bytes have come, a batch has
 ended, a message has arrived, a time is over, the socket has taken what was sent, the server stops. Each call finds the
-connection in one phase, and may bring it into another by a row of `TRANSITIONS`; a cause that the table does not have
-in a phase is a fault, and ends the connection. No task sleeps for a connection: only the end of one that is told why it
-ends is a task, as that is a story of several waits.
+connection in one phase, and may bring it into another by a row of `TRANSITIONS`; a cause that the table does not allow
+in that phase is a fault, and ends the connection. No task sleeps for a connection. Only telling a client why its
+connection ends needs a task, because that takes several waits.
 
-What a request means is the business of the connection's session, one for each kind of server. The connection has the
-reader, the outbox and the countdown, and decides when requests are taken up, when nothing is read, and how it ends.
+The connection's session, one for each kind of server, knows what a request means. The connection has the reader, the
+outbox and the countdown, and decides when requests are taken up, when nothing is read, and how the connection ends.
 
-The hub calls `_arrived` in a poll cycle. If requests are complete, the session takes them up (RUNNING) and says in the
-end what came of it: `answered`, `pause` or `await_socket`. The client's next requests are taken up at once, in the same
-call, and only when there are none does the connection read again (READING).
+The hub calls `_arrived` in a poll cycle. If requests are complete, the session takes them up (RUNNING) and in the end
+calls `answered`, `pause` or `await_socket`. The client's next requests are taken up at once, in the same call, and only
+when there are none does the connection read again (READING).
 """
 
 import logging
@@ -40,7 +40,7 @@ _UNKNOWN = ", which is that of clients that have not authenticated; send authent
 
 
 class Phase(Enum):
-    """What a connection is at. The value says what it waits for."""
+    """Names what a connection is doing. The value says what the connection waits for."""
 
     NEW = "its acceptor"
     READING = "bytes of the client"
@@ -54,7 +54,7 @@ class Phase(Enum):
 
 
 class Cause(Enum):
-    """Why a connection gets into another phase."""
+    """Names why a connection changes its phase."""
 
     ACCEPTED = "the client has a place, or is to be told that there is none"
     REQUESTS = "requests have come"
@@ -92,38 +92,39 @@ TRANSITIONS = {
 
 
 class Session(Protocol):
-    """What a kind of server does with the requests of a connection. Each method is called in the loop's thread and
-    returns at once."""
+    """Handles the requests of a connection, in the way of one kind of server. Each method is called in the loop's
+    thread and returns at once."""
 
     @property
     def stopping_text(self) -> str:
-        """What clients are told when the server stops."""
+        """The text that clients are told when the server stops."""
 
     @property
     def patience(self) -> float | None:
         """Seconds for which a client may send nothing before `silent` is called, None for any time."""
 
     def run(self) -> None:
-        """Goes on with the requests that it has, or takes up the connection's next ones. Ends, now or later, with a
-        call of `answered`, `pause` or `await_socket`."""
+        """Continues the requests under way, or takes up the connection's next ones. In the end, now or later, calls
+        `answered`, `pause` or `await_socket` of the connection."""
 
     def interrupt(self) -> None:
-        """Ends the wait of a request soon: the client has gone, or no request begins any more."""
+        """Ends the wait of a request soon, because the client has gone, or because no new request begins any more."""
 
     def abandon(self) -> None:
-        """Gives up all requests: nobody wants their answers. Later calls for them must do nothing."""
+        """Gives up all requests: nobody wants their answers. Later calls about these requests must do nothing."""
 
     def rights_changed(self) -> None:
-        """Ends what the client may not do any more: the access file has been read again."""
+        """Ends what the client may not do any more. Called after the access file has been read again."""
 
     def heard(self) -> None:
-        """The client has sent its first bytes."""
+        """Called when the client has sent its first bytes."""
 
     def silent(self) -> None:
-        """The client has sent nothing for `patience` seconds, which may be others now."""
+        """Called when the client has sent nothing for `patience` seconds. `patience` may differ from then on."""
 
     def written(self, token: object) -> None:
-        """The socket has taken all that was put into the outbox with this token, later than at once."""
+        """Called when the socket has taken all data that was put into the outbox with this token, unless `put` had
+        returned True."""
 
     @property
     def subscription_count(self) -> int:
@@ -134,20 +135,20 @@ S = TypeVar("S", bound=Session)
 
 
 class Connection(Generic[S]):
-    """A client.
+    """Serves one client.
 
     Ensures:
     1. Requests are taken up in their order, and none before the answers to all earlier ones are in the outbox.
-    2. While requests run or answers wait for the socket, nothing is read: the client has to wait. While a request waits
-       for something else, requests are read ahead, up to the bounds, so that the end of the stream is noticed.
-    3. A document that has begun is completed in time, or the client is refused.
-    4. A stop ends it between two requests, and the client is told, as it is when it is refused.
-    5. `closed` is called once; the transport is closed then.
+    2. While requests run or answers wait for the socket, nothing is read, so the client has to wait. While a request
+       waits for something else, more requests are read ahead, up to the bounds, to notice the end of the stream.
+    3. A client that does not complete a document in time is refused.
+    4. A stop ends the connection between two requests, and the client is told so, as in a refusal.
+    5. `closed` is called once, after the transport has been closed.
 
-    Assumes that all calls come in the loop's thread. A fault of the code ends this connection, never another: so every
-    entry that runs the session's code catches what that raises.
+    Assumes that all calls come in the loop's thread. A fault of the code ends this connection and no other: every entry
+    that runs the session's code catches the errors of that code.
 
-    It must never know what a request means."""
+    A connection must never know what a request means."""
 
     __slots__ = (
         "_caller",
@@ -188,9 +189,10 @@ class Connection(Generic[S]):
         caller: Caller | None = None,
         closed: Callable[["Connection[S]"], None] = lambda connection: None,
     ) -> None:
-        """nursery: for tasks that send what a slow client has not read yet, and that part from clients; counts: of all
-        clients' requests; strangers: among all clients; session: makes the session; caller: who the client is, None if
-        everybody may do everything; closed: is called at the end."""
+        """nursery: runs the tasks that send what a slow client has not read yet, and the tasks that tell clients why
+        their connections end; counts: the counts of all clients' requests; strangers: the strangers among all clients;
+        session: makes the session; caller: the client's identity, None without an access file; closed: called when the
+        connection has ended."""
         self.started = time.time()
         """When the connection began, in seconds since 1970."""
         self.phase = Phase.NEW
@@ -204,8 +206,8 @@ class Connection(Generic[S]):
         self._caller = caller
         self._closed = closed
         self._early = peer.early
-        self._heard = False  # the client has sent something
-        self._closing = False  # no request begins any more: the server is stopping, or the client is turned out
+        self._heard = False  # the client has sent bytes
+        self._closing = False  # no new request is taken up: the server is stopping, or the client is turned out
         self._stopping = False
         self._refusal: tuple[ErrorCode, str] | None = None
         self._parting: _Parting | None = None
@@ -225,23 +227,23 @@ class Connection(Generic[S]):
 
     @property
     def principal(self) -> str:
-        """The name of the principal that the client is now; empty if it is none."""
+        """The name of the client's present principal; empty for a client without one."""
         principal = None if self._caller is None else self._caller.principal
         return "" if principal is None else principal.name or ""
 
     @property
     def is_known(self) -> bool:
-        """True if the client has said who it is, or need not."""
+        """True if the client has given a valid credential, or if there is no access file."""
         return self._caller is None or self._caller.is_known
 
     @property
     def may_stay(self) -> bool:
-        """True if the client may do more than authenticate."""
+        """True if the client may do more than authenticate, or if there is no access file."""
         return self._caller is None or self._caller.may_stay
 
     @property
     def is_leaving(self) -> bool:
-        """True if the client sends nothing more, or no request of it begins any more."""
+        """True if the client sends nothing more, or if none of its further requests will be taken up."""
         return self._closing or self._reader.ended
 
     @property
@@ -262,7 +264,7 @@ class Connection(Generic[S]):
     # -- from the first byte on
 
     def begin(self) -> None:
-        """Begins to read."""
+        """Begins to read, and starts the session's countdown for a silent client."""
         self.phase = TRANSITIONS[self.phase, Cause.ACCEPTED]
         self._stream.start(self._arrived, self.fail)
         if self._closing:
@@ -271,7 +273,8 @@ class Connection(Generic[S]):
             self._countdown.run(self.session.patience)
 
     def identify(self) -> None:
-        """Applies the bounds of who the client is now: call it when it has come, and when that may have changed."""
+        """Applies the bounds for the client's present identity. Called when the client has come, and when its identity
+        may have changed."""
         if self._caller is None:
             return
         known = self._caller.is_known
@@ -280,9 +283,9 @@ class Connection(Generic[S]):
         self._strangers.note(self)
 
     def _arrived(self, data: bytes) -> None:
-        """Takes what has come, in a poll cycle."""
+        """Takes received bytes, in a poll cycle, and takes up the requests in them."""
         reader = self._reader
-        if self._parting is not None:  # read and dropped: closing with unread bytes destroys what is on its way
+        if self._parting is not None:  # drops the bytes: closing with unread bytes would destroy answers on their way
             if not data:
                 self._parting.has_ended.set()
             return
@@ -305,18 +308,19 @@ class Connection(Generic[S]):
             self._read_on()
 
     def _read_on(self) -> None:
-        """Lets the client's time run if it has only so much, or ends the connection if nothing more will come."""
+        """Starts the countdown for a client that has begun a document or has sent nothing yet. Ends the connection if
+        the client's stream has ended."""
         if self._reader.ended:
             self._leave()
         elif self._peer.begun:
-            # From the first byte of a document: a client that sends a byte a second must not hold on to its place.
+            # From the first byte of a document: a client that sends a byte a second must not keep its connection.
             self._countdown.run(self._limits.document_time)
         elif not self._heard and self.session.patience is not None:
             self._countdown.run(self.session.patience)
 
     def _read_ahead(self) -> None:
-        """Reads on while a request waits, up to the bounds; then the client has to wait too. The end of the stream ends
-        the wait."""
+        """Reads more requests, up to the bounds, while a request waits; beyond the bounds the client has to wait too.
+        The end of the stream ends the request's wait."""
         reader, limits = self._reader, self._limits
         if reader.ended:
             self.session.interrupt()
@@ -326,8 +330,8 @@ class Connection(Generic[S]):
             self._stream.hold()
 
     def _end_step(self) -> None:
-        """Looks at the socket when a step of the client's time is over. What lies there had come before anybody looked,
-        so that the step was not the client's: it does not count."""
+        """Reads from the socket when a step of the client's time is over. If bytes were there, the process was late and
+        not the client, so the step does not count."""
         try:
             data = self._stream.look()
             if data is not None:
@@ -346,8 +350,8 @@ class Connection(Generic[S]):
             self.fail(error)
 
     def _end_what_was_sent(self) -> None:
-        """The client has turned out to look for an empty line behind each document: maybe it has the answer to the
-        first, and its empty line came behind that."""
+        """Sends the empty line that an earlier answer lacked. Called when a document shows that the client is an early
+        one, which waits for an empty line after each answer."""
         self._early = self._peer.early
         if self.outbox.used:
             self.outbox.put(LINE_END)
@@ -355,8 +359,8 @@ class Connection(Generic[S]):
     # -- what the session says
 
     def answered(self, *, closes: bool = False) -> None:
-        """All requests that the session took up are answered, and the socket has taken the answers. closes: the client
-        has been told with them that the connection ends."""
+        """Goes on after a batch of requests: all requests that the session took up are answered, and the socket has
+        taken the answers. closes: True if the answers have told the client that the connection ends."""
         reader = self._reader
         if closes:
             self._leave(told=True)
@@ -378,31 +382,31 @@ class Connection(Generic[S]):
             if reader.ended or (not self._peer.drained and self._peer.begun):
                 self._read_on()
             if self._stream.watched and not reader.ended:
-                self._stream.held = False  # resumed without a call, which is nearly always possible
+                self._stream.held = False  # resumed without a call, which nearly always suffices
             elif not reader.ended:
                 self._stream.resume()
 
     def pause(self) -> None:
-        """A request has to wait. Meanwhile requests are read ahead."""
+        """Notes that a request has to wait, and reads more requests ahead meanwhile."""
         self.phase = TRANSITIONS[self.phase, Cause.PAUSED]
         if not self._reader.ended:
             self._stream.resume()
             self._read_ahead()
 
     def go_on(self) -> None:
-        """The wait is over, and the session goes on with the request."""
+        """Notes that the wait is over, and that the session continues the request."""
         self._stream.hold()
         self.phase = TRANSITIONS[self.phase, Cause.OVER]
 
     def await_socket(self) -> None:
-        """The socket has not taken the answers. The session's `run` is called when it has."""
+        """Notes that the socket has not taken all answers yet. The session's `run` is called once it has."""
         if self.outbox.closed:
             self._close()
         else:
             self.phase = TRANSITIONS[self.phase, Cause.UNREAD]
 
     def _emptied(self) -> None:
-        """The socket has taken everything that was put into the outbox, or takes nothing any more."""
+        """Goes on after the socket has taken everything in the outbox, or after the outbox was closed."""
         if self.phase is not Phase.SENDING:
             return
         if self.outbox.closed:
@@ -419,7 +423,8 @@ class Connection(Generic[S]):
             self.fail(error)
 
     def attempt(self, call: Callable[[], object]) -> None:
-        """Calls a function of the session that no poll cycle calls. What it raises ends this connection alone."""
+        """Calls a function of the session outside of the hub's poll cycle. An error of that function ends only this
+        connection."""
         try:
             call()
         except Exception as error:
@@ -428,13 +433,13 @@ class Connection(Generic[S]):
     # -- the end
 
     def stop(self) -> None:
-        """The server is stopping: what is begun is finished, the rest is refused."""
+        """Ends the connection for a stop of the server: finishes the requests that have begun, refuses the rest."""
         self._stopping = True
         self._finish()
 
     def turn_out(self, error: ErrorCode, text: str) -> None:
-        """Ends the connection from this side: what is begun is finished, then the client is told why. Call it before
-        `begin` to refuse the client."""
+        """Ends the connection from this side: finishes the requests that have begun, then tells the client why. Call it
+        before `begin` to refuse the client."""
         if self._refusal is None:
             self._refusal = error, text
         self._finish()
@@ -448,8 +453,8 @@ class Connection(Generic[S]):
             self.attempt(self.session.interrupt)
 
     def dismiss(self, error: ErrorCode, text: str) -> None:
-        """Ends the connection from this side, whatever it is at, and says why if the client reads. It does not end
-        before the caller returns, who may be in the middle of something that concerns this client."""
+        """Ends the connection from this side, in any phase, and says why if the client reads. The end comes after the
+        caller has returned, because the caller may be in the middle of something that concerns this client."""
         if self._refusal is None:
             self._refusal = error, text
         self._closing = True
@@ -460,14 +465,14 @@ class Connection(Generic[S]):
             self.attempt(self._leave)
 
     def cut_off(self) -> None:
-        """Ends the connection at once, without a word more."""
+        """Ends the connection at once, and sends nothing more."""
         self._close()
 
     def fail(self, error: Exception) -> None:
         """Ends the connection because of an error."""
         if isinstance(error, trio.BrokenResourceError):
             _logger.debug("%s: %s", error, error.__cause__)
-            if self.phase is Phase.WAITING:  # what the request has got must not get lost with its answer
+            if self.phase is Phase.WAITING:  # messages that the request has received must not get lost with its answer
                 self._reader.ended = True
                 self.attempt(self.session.interrupt)
                 return
@@ -476,7 +481,7 @@ class Connection(Generic[S]):
         self._close()
 
     def _leave(self, *, told: bool = False) -> None:
-        """Ends the connection. told: the client has been told why, with the last answer."""
+        """Ends the connection. told: True if the last answer has told the client why."""
         self._countdown.reset()
         self.session.abandon()
         if not told and self._refusal is None and not self._stopping:
@@ -492,7 +497,7 @@ class Connection(Generic[S]):
         self._nursery.start_soon(self._part, parting, in_full)
 
     def _say_why(self) -> None:
-        """Says why nothing more is read. It answers the next request, if there is one."""
+        """Sends the error that says why nothing more is read, as the answer to the next request if there is one."""
         error, text = self._refusal or (table.SHUTTING_DOWN, self.session.stopping_text)
         self._counts.refused(NO_OPERATION, error.code)
         waiting = next((event for event in self._reader.requests if isinstance(event, Message)), None)
@@ -500,9 +505,9 @@ class Connection(Generic[S]):
         self.outbox.put(self._peer.send(fault.message(new_resp())))
 
     async def _part(self, parting: "_Parting", in_full: bool) -> None:
-        """Waits until the client has read what was sent, and reads and drops what still arrives for a moment: closing
-        at once would destroy what is on its way. A client that has not taken everything by then is a slow one. It has
-        as long for that as a document may take, as a line that it got half of is worse than none."""
+        """Waits a moment until the client has read what was sent and has ended its side, and drops the bytes that still
+        arrive: closing at once would destroy answers on their way. A slow client that has not read everything by then
+        gets more time, as much as for a document: half a line would be worse than none."""
         try:
             with parting.scope:
                 if in_full:
@@ -518,7 +523,7 @@ class Connection(Generic[S]):
             self._close()
 
     async def _end_both(self) -> None:
-        """Returns when the client has taken everything, and has ended its side of the stream."""
+        """Waits until the client has taken everything, and has ended its side of the stream."""
         await self.outbox.drained()
         await self._stream.send_eof()
         if self._parting is not None and not self._parting.has_ended.is_set():
@@ -539,8 +544,8 @@ class Connection(Generic[S]):
 
 
 class _Parting:
-    """The end of a connection whose client is told why. scope: around the task that waits for the client; has_ended:
-    is set when the client has ended its side of the stream."""
+    """Holds the end of a connection whose client is told why. scope: the cancel scope around the task that waits for
+    the client; has_ended: set when the client has ended its side of the stream."""
 
     __slots__ = ("has_ended", "scope")
 

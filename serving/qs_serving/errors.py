@@ -1,6 +1,6 @@
-"""The errors that end a process with one line.
+"""Defines the errors that end a process with one line.
 
-A file of their own, as they need no trio: so the flags of a command are read, and help is shown, without the extras.
+This module needs no trio, so that a command reads its flags and shows its help without the extras.
 """
 
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 
 class StartError(Exception):
-    """The process cannot start. The text says why, and what to do, in one line."""
+    """Reports that the process cannot start. The text says why, and what to do, in one line."""
 
 
 class StopError(Exception):
-    """The process has stopped, but not cleanly. The text says in one line what is wrong."""
+    """Reports that the process has stopped, but not cleanly. The text says in one line what is wrong."""
 
 
 @contextmanager

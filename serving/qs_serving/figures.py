@@ -1,6 +1,6 @@
-"""The figures that the server and the bus share: of requests, and of the process.
+"""Collects the figures that the server and the bus share: about requests, and about the process.
 
-They are counted where requests are answered, so counting has to cost next to nothing: 0.5 us for one request, and 0.1
+Requests are counted where they are answered, so counting has to cost next to nothing: 0.5 us for one request, and 0.1
 us for each of many that are answered together. Everything else is worked out when somebody asks.
 """
 
@@ -18,8 +18,8 @@ from qs_schemas.parsing import LIBXML  # imported here also to load the XML libr
 
 
 def build() -> dict[str, str]:
-    """Returns the labels of the figure `build_info`. `compiled` names the libraries in C that take what clients send:
-    a hole in one of them concerns every server that has it."""
+    """Returns the labels of the figure `build_info`. `compiled` names the C libraries that read what clients send: a
+    hole in one of these concerns every server that uses it."""
     compiled = f"libxml2 {LIBXML}, {' '.join(ssl.OPENSSL_VERSION.split()[:2])}"
     return {"version": installed_version(), "python": platform.python_version(), "compiled": compiled}
 
@@ -27,7 +27,7 @@ def build() -> dict[str, str]:
 BOUNDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-"""The upper bounds in seconds of every histogram's buckets; one more bucket has what takes longer."""
+"""The upper bounds of every histogram's buckets, in seconds. One more bucket counts longer durations."""
 OK = 200
 """The `code` of a request that was answered without an error."""
 NO_OPERATION = "none"
@@ -36,7 +36,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Histogram:
-    """Counts durations by their length. Buckets are not cumulative until somebody asks, so that a duration adds to one
+    """Counts durations by their length. Buckets become cumulative only in `figures`, so that each duration adds to one
     number."""
 
     __slots__ = ("counts", "sum")
@@ -57,7 +57,8 @@ class Histogram:
         return sum(self.counts)
 
     def figures(self, name: str, **labels: str) -> list[Figure]:
-        """Returns the figures of a histogram as Prometheus has them. name: without `_bucket`, `_sum` or `_count`."""
+        """Returns the figures of a histogram in the form of Prometheus. name: the figure's name without `_bucket`,
+        `_sum` or `_count`."""
         bounds = [*(f"{bound:g}" for bound in BOUNDS), "+Inf"]
         counts = [*accumulate(self.counts)]
         found = [
@@ -71,7 +72,7 @@ class RequestCounts:
     """Counts requests and their durations, by operation.
 
     The loop counts, and another thread may ask for the figures meanwhile. So dictionaries are copied in one step before
-    they are gone over, and a figure may be some requests old.
+    they are iterated over, and a figure may be some requests old.
     """
 
     def __init__(self) -> None:
@@ -95,15 +96,16 @@ class RequestCounts:
                     self.refused(_op_of(type(request)) or NO_OPERATION, answer.code)
 
     def refused(self, operation: str, code: int) -> None:
-        """Counts an error."""
+        """Counts a request that was refused with an error."""
         self._errors[operation, code] = self._errors.get((operation, code), 0) + 1
 
     def errors(self, code: int, *, but: str = "") -> int:
-        """Returns the number of requests that were answered with an error. but: an operation that is left out."""
+        """Returns the number of requests that were answered with an error of this code. but: an operation that is left
+        out."""
         return sum(count for (op, each), count in list(self._errors.items()) if each == code and op != but)
 
     def figures(self) -> list[Figure]:
-        """Returns the counts of requests and their durations, by operation, in order of their names."""
+        """Returns the counts of requests and their durations by operation, sorted by the operations' names."""
         errors = dict(self._errors)
         known = {op: histogram for kind, histogram in list(self._durations.items()) if (op := _op_of(kind))}
         failed = dict.fromkeys(known, 0)
@@ -121,7 +123,7 @@ class RequestCounts:
 
 
 def _op_of(kind: Any) -> str:
-    """Returns the operation of a class of messages, "" if it has none."""
+    """Returns the operation of a class of messages, "" if the class has none."""
     return getattr(kind, "op", "")
 
 

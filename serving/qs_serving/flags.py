@@ -1,6 +1,6 @@
-"""The flags that queue-server.py, queue-bus.py and queue-web.py share.
+"""Defines the flags that queue-server.py, queue-bus.py and queue-web.py share.
 
-They are read without trio, so that help is shown, and a wrong flag explained, also without the extras.
+Reading the flags needs no trio, so that help is shown, and a wrong flag explained, also without the extras.
 """
 
 import argparse
@@ -26,8 +26,8 @@ def _port(text: str) -> int:
 
 
 def basic_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
-    """Returns a parser with the flags of every command that listens: where, TLS, the log, --check. port: the
-    default."""
+    """Returns a parser with the flags of every command that listens: address, TLS, the log, --check. port: the default
+    of --port."""
     parser = CommandParser(prog=program, usage="%(prog)s [FLAG ...]", description=description, epilog=EPILOG)
     add_standard_flags(parser)
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log what happens; twice: every connection")
@@ -46,7 +46,7 @@ def basic_parser(program: str, description: str, port: int) -> argparse.Argument
 
 
 def make_parser(program: str, description: str, port: int) -> argparse.ArgumentParser:
-    """Returns a parser with the flags that the server and the bus have. port: the default."""
+    """Returns a parser with the flags that the server and the bus have. port: the default of --port."""
     parser = basic_parser(program, description, port)
     parser.add_argument(
         "--end-of-document",
@@ -60,8 +60,8 @@ def make_parser(program: str, description: str, port: int) -> argparse.ArgumentP
 
 
 def add_buckers(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> None:
-    """Adds flags of bucker's start scripts that mean nothing here. Each is refused with what to write instead, so that
-    the owner of such a script need not guess. flags: flag -> text, in which VALUE stands for the value."""
+    """Adds flags of bucker's start scripts that mean nothing here, each of which is refused with a text that says what
+    to write instead. flags: flag -> text, in which VALUE stands for the flag's value."""
 
     def refusing(text: str) -> Callable[[str], str]:
         def refuse(value: str) -> str:
@@ -73,15 +73,16 @@ def add_buckers(parser: argparse.ArgumentParser, flags: Mapping[str, str]) -> No
         parser.add_argument(flag, type=refusing(text), help=argparse.SUPPRESS)
 
 
-# The answer to bucker's flag for a log file, of the server and of the bus.
+# The text for bucker's log-file flag, which its server and its bus have.
 LOG_FILE = "the log goes to standard error: leave -l out, and write 2>>VALUE behind the command"
 
 
 def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max-outbox",)) -> None:
-    """Adds the flags of `ServerLimits` and of the wire's `Limits`. outbox: the names of the flag for that."""
+    """Adds the flags of `ServerLimits` and of the wire's `Limits`. outbox: the names of the flag for the outbox
+    limit."""
     add = number_group(group, "N")
     limits, wire = ServerLimits(), Limits()
-    # The least of each is what the contract itself needs: a lower bound would refuse every request.
+    # Each least value is what the contract itself needs: a lower bound would refuse every request.
     add("--max-document", wire.document, "bytes of one document", 256)
     add("--max-depth", wire.depth, "elements inside one another", 5)
     add("--max-attributes", wire.attributes, "attributes of one element", 12)
@@ -100,8 +101,8 @@ def add_limits(group: argparse._ArgumentGroup, outbox: tuple[str, ...] = ("--max
 
 
 def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> dict[str, Any]:
-    """Returns the values of the flags of `make_parser` and `add_limits`, by the names that the options of both commands
-    have for them. Ends the process if the flags contradict each other."""
+    """Returns the values of the flags of `make_parser` and `add_limits`, by their names in the options of both
+    commands. Ends the process if the flags contradict each other."""
     limits = ServerLimits(
         connections=parsed.max_connections,
         handshakes=parsed.max_handshakes,
@@ -120,7 +121,7 @@ def read_common(parser: argparse.ArgumentParser, parsed: argparse.Namespace) -> 
     )
     early = parsed.end_of_document == "empty-line"
     if parsed.access is not None and parsed.open:
-        # The two contradict each other, and a guess would let in everybody, or nobody.
+        # --open and --access contradict each other, and a guess would let in everybody, or nobody.
         parser.error("--open lets everybody do everything, and --access says who may do what: give one of them")
     return {
         "host": parsed.host,

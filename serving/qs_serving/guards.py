@@ -12,10 +12,10 @@ from .tls import ServerTls, TlsFiles
 
 
 class Guards:
-    """Holds the TLS and the access file of a port.
+    """Holds the TLS settings and the access file of a port.
 
-    A server that other machines reach must never start without an access file, unless somebody has said --open: anybody
-    who reaches it could read and delete every message.
+    A server that other machines reach must never start without an access file, unless --open was given: anybody who
+    reaches the port could read and delete every message.
     """
 
     def __init__(
@@ -27,9 +27,9 @@ class Guards:
         is_open: bool,
         sockets: Sequence[socket.socket] = (),
     ) -> None:
-        """host: the address that the server listens on, unless it has inherited these sockets; access: the path of the
-        access file; is_open: everybody may do everything. Raises StartError if a file cannot be used, or if nothing
-        says who may connect from other machines."""
+        """host: the address that the server listens on, if there are no inherited sockets; tls: None for no TLS;
+        access: the path of the access file, None without one; is_open: True for --open; sockets: the inherited sockets.
+        Raises StartError if a file cannot be used, or if nothing says who may connect from other machines."""
         self.host = host
         inherited = [each.getsockname()[0] for each in sockets]  # where it really listens: --host is not used then
         if access is None and not is_open and not all(map(is_loopback, inherited or [host])):
@@ -43,7 +43,7 @@ class Guards:
 
     @property
     def reloads(self) -> Sequence[Reloadable]:
-        """The files that are read again on SIGHUP."""
+        """The parts whose files are read again on SIGHUP."""
         return [each for each in (self.tls, self.access) if each is not None]
 
     def describe(self) -> list[str]:
@@ -58,8 +58,8 @@ class Guards:
 def is_loopback(host: str) -> bool:
     """Tells whether only this machine reaches every address of a host. Raises StartError if its addresses cannot be
     found."""
-    # Not found does not count as loopback: when the server listens a moment later, the name may be found, and lead to
-    # an address that others reach.
+    # A name that is not found does not count as loopback: when the server listens a moment later, the name may be
+    # found, and lead to an address that other machines reach.
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     try:

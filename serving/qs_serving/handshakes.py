@@ -1,7 +1,8 @@
-"""TLS handshakes, before a connection counts as one: bounded in number and time, and never many in a row.
+"""Completes TLS handshakes before clients count as connections, within bounds of number and time, and never many in a
+row.
 
-A handshake costs a server a hundred times what a request costs. So one is worked on in each pass of the event loop,
-however many clients are waiting, and all who are connected have their turn in between.
+A handshake costs a server a hundred times what a request costs. So each pass of the event loop works on one handshake,
+however many clients are waiting, and connected clients are served in between.
 """
 
 import logging
@@ -27,15 +28,15 @@ _FIRST = b"\x16\x03"
 
 
 class _NoTlsError(Exception):
-    """The client speaks something else."""
+    """Reports that the client does not speak TLS."""
 
 
 class Handshakes:
-    """Completes handshakes.
+    """Completes the TLS handshakes of new clients.
 
-    Ensures that at most `limits.handshakes` are under way, each for a bounded time, and that one record of one client
-    is worked on in a pass of the loop. When there are too many, the oldest gives way: it is probably one that never
-    ends. It must never read beyond the handshake: what the client sends next belongs to its connection."""
+    Ensures that at most `limits.handshakes` are under way, each for a bounded time, and that a pass of the loop works
+    on one record of one client. When there are too many, the oldest handshake is ended: it is probably one that never
+    completes. This class must never read beyond the handshake: later bytes of the client belong to its connection."""
 
     def __init__(self, tls: ServerTls, limits: ServerLimits) -> None:
         self._tls = tls
@@ -47,8 +48,8 @@ class Handshakes:
         """The number of handshakes that have failed since the start, except for those that a stop has ended."""
 
     async def complete(self, stream: trio.SocketStream) -> TlsChannel | None:
-        """Returns the channel after its handshake. Closes the stream and returns None if there is none: the client does
-        not speak TLS, is not acceptable, too slow, or too early among too many."""
+        """Completes a handshake and returns its TLS channel. Closes the stream and returns None if the client does not
+        speak TLS, is not acceptable, is too slow, or has the oldest of too many handshakes."""
         handshake, peer = _Handshake(stream.socket, self._tls, self._turn), address_of(stream.socket)
         under_way = self._under_way
         if len(under_way) >= self._limits.handshakes:
@@ -75,15 +76,15 @@ class Handshakes:
         return None
 
     def stop(self) -> None:
-        """Ends all handshakes, and those that would begin."""
+        """Ends all handshakes, and those that would begin later."""
         self._stopped = True
         for scope in list(self._under_way):
             scope.cancel()
 
 
 class _Handshake:
-    """One handshake. It reads single records, so that what the client sends next is left to the transport. Its methods
-    can be cancelled and called again."""
+    """Completes one handshake. Reads record by record, so that later bytes of the client are left to the transport.
+    Each method can be cancelled and called again."""
 
     def __init__(self, connected: trio.socket.SocketType, tls: ServerTls, turn: trio.Lock) -> None:
         self.channel: TlsChannel | None = None
@@ -94,7 +95,7 @@ class _Handshake:
         self._unsent = bytearray()
 
     async def run(self) -> None:
-        """Returns when the handshake is complete. TlsError, OSError, or _NoTlsError."""
+        """Works until the handshake is complete. Raises TlsError, OSError or _NoTlsError."""
         while self.channel is None or not self.channel.established:
             await self._flush()
             await self._complete_record()
@@ -109,7 +110,8 @@ class _Handshake:
         await self._flush()
 
     async def say_why(self) -> None:
-        """Sends the alert that there is after a TlsError, and waits until the client has taken it and closes."""
+        """Sends the alert that a TlsError has left in the channel, and waits until the client has closed the
+        connection."""
         try:
             await self._flush()
             self._socket.shutdown(socket.SHUT_WR)
@@ -133,7 +135,8 @@ class _Handshake:
                 raise _NoTlsError("the client does not speak TLS")
 
     def _missing(self) -> int:
-        """Returns the number of bytes that are known to be missing from the record."""
+        """Returns how many bytes the record lacks, as far as is known: first of its header, then of the whole
+        record."""
         if len(self._record) < _HEADER:
             return _HEADER - len(self._record)
         length = int.from_bytes(self._record[3:_HEADER], "big")

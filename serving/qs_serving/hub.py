@@ -1,8 +1,9 @@
-"""Reads from all clients: waits for one descriptor, and makes one pass over all sockets that are ready.
+"""Reads from all clients: waits for one epoll descriptor, and makes one pass over all sockets that are ready.
 
-A task that waits for a socket is registered with the kernel, woken and registered again, for every few bytes that come.
-The hub instead registers every socket once, and hands the bytes to its reader in a plain call, without waking the
-reader's task; the reader decides whether to wake it. After the pass, everything that it gathered can be done together.
+A task that waits for a socket is registered with the kernel, woken and registered again each time that a few bytes
+come. The hub instead registers every socket once, and hands the bytes to its reader in a plain call, without waking the
+reader's task; the reader decides whether to wake that task. After the pass, everything that the pass has gathered can
+be done together.
 """
 
 import os
@@ -36,34 +37,34 @@ _descriptor = itemgetter(0)
 
 
 class Reader(Protocol):
-    """Called by the hub when something can be read."""
+    """Reads from a descriptor. The hub calls it when something can be read."""
 
     watched: bool
     """True while the hub watches it; only the hub changes this."""
 
     def fileno(self) -> int:
-        """Returns the descriptor that can be read."""
+        """Returns the descriptor that the hub watches."""
 
     def ready(self) -> int:
-        """Reads once. Returns how many bytes there were. It must raise nothing."""
+        """Reads once. Returns the number of bytes. Must raise nothing."""
 
 
 class Hub:
-    """Watches the descriptors of all connections, and has those read that are ready.
+    """Watches the descriptors of all connections, and calls the readers that are ready.
 
     Ensures:
     1. A reader that is ready is read once in each poll cycle at most, so that none keeps the others waiting.
-    2. After each cycle `on_poll_end` is called: what came in it can be done together.
-    3. A turn ends after `_TURN` bytes or `_TIME`, so that the loop's tasks have theirs.
+    2. After each poll cycle `on_poll_end` is called, so that all requests of the cycle can be handled together.
+    3. A turn ends after `_TURN` bytes or `_TIME`, so that the loop's tasks run in between.
 
-    Assumes that readers raise nothing and return at once. It must never call a reader after `drop`: the kernel may have
-    given its descriptor to another socket."""
+    Assumes that readers raise nothing and return at once. The hub must never call a reader after `drop`: the kernel may
+    have given its descriptor to another socket."""
 
     def __init__(
         self, on_poll_end: Callable[[], bool] = lambda: True, clock: Callable[[], float] = perf_counter
     ) -> None:
-        """on_poll_end: is called after each poll cycle, and returns False when the loop's tasks are to have their turn
-        now. clock: seconds, to bound a turn by."""
+        """on_poll_end: called after each poll cycle; returns False to end the turn, so that the loop's tasks run;
+        clock: returns seconds, which bound a turn."""
         self._clock = clock
         self._epoll = select.epoll()
         self._readers: dict[int, Reader] = {}
@@ -86,13 +87,14 @@ class Hub:
             self._take_turn()
 
     async def _wait(self) -> None:
-        """Waits until there is something for `_poll`."""
+        """Waits until `_poll` will find a ready reader."""
         await trio.lowlevel.wait_readable(self._epoll.fileno())
 
     def _poll(self, linger_until: float) -> Iterable[Reader]:
         """Returns readers that are ready, `_READY` of them at most. If there are none, waits a moment for the first.
 
-        linger_until: the time after which it does not wait. It does not wait either if a task could run meanwhile."""
+        linger_until: the time after which this does not wait for a first reader. It also does not wait if a task of the
+        loop could run meanwhile."""
         poll = self._epoll.poll
         found = poll(0, _READY)
         if not found and self._clock() < linger_until and not trio.lowlevel.current_statistics().tasks_runnable:
@@ -105,7 +107,7 @@ class Hub:
         return map(self._readers.__getitem__, map(_descriptor, found))
 
     def _take_turn(self) -> None:
-        """Reads from those that are ready until nothing comes any more, or the turn is over."""
+        """Reads from the ready readers until nothing more comes, or the turn is over."""
         ready, first, left = self._ready, self.first, _TURN
         until = self._clock() + _TIME
         if ready and first is not None:  # the last turn ended before all were read
@@ -119,13 +121,14 @@ class Hub:
                     ready.appendleft(first)
             while ready and left > 0:
                 reader = ready.popleft()
-                if reader.watched:  # it may have gone since the kernel named it
+                if reader.watched:  # the reader may have gone since the kernel named it
                     left -= max(reader.ready(), _READ)
             if not self.on_poll_end():
                 break
 
     def watch(self, reader: Reader) -> None:
-        """Has `ready` called whenever there is something to read, until `drop`. Does nothing once the hub is closed."""
+        """Watches a reader until `drop`: calls its `ready` whenever there is something to read. Does nothing once the
+        hub is closed."""
         if self._epoll.closed:
             return
         reader.watched = True
@@ -133,7 +136,7 @@ class Hub:
         self._epoll.register(reader.fileno(), select.EPOLLIN)
 
     def drop(self, reader: Reader) -> None:
-        """Ends `watch`. Call it before the descriptor is closed: the next socket may get its number."""
+        """Ends `watch`. Call it before the descriptor is closed: the next socket may get the same number."""
         if reader.watched:
             reader.watched = False
             del self._readers[reader.fileno()]

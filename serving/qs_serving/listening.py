@@ -1,7 +1,7 @@
-"""Opens the sockets that clients connect to, and makes sure that there are descriptors for those clients.
+"""Opens the sockets that clients connect to, and makes sure that there are enough descriptors for these clients.
 
 A process that has run out of descriptors can accept nobody and open no file of its own. So the limit is raised as far
-as the system allows, and the number of connections is lowered to what is left.
+as the system allows, and the number of connections is lowered to what the limit leaves.
 """
 
 import errno
@@ -30,7 +30,7 @@ def listening_line(host: str, port: int) -> str:
 
 async def open_listeners(host: str, port: int, inherited: Sequence[socket.socket] = ()) -> list[trio.SocketListener]:
     """Opens listening sockets on every address of the host. port: 0 for a free port, on one address; inherited: sockets
-    that listen already, which are used instead if there are any. Raises StartError."""
+    that listen already; if there are any, they are used instead. Raises StartError."""
     if inherited:
         return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in inherited]
     try:
@@ -46,9 +46,10 @@ async def open_listeners(host: str, port: int, inherited: Sequence[socket.socket
 
 
 async def check_port(host: str, port: int, inherited: Sequence[socket.socket] = ()) -> None:
-    """Raises StartError if `open_listeners` with these arguments would, and leaves nothing open."""
-    # A start that reads a large storage takes long. A wrong port is said before that; and as nothing listens meanwhile,
-    # clients are refused at once and do not wait for an answer.
+    """Checks that `open_listeners` would succeed with these arguments, and leaves nothing open. Raises StartError if it
+    would not."""
+    # A start that reads a large storage takes long. A wrong port is reported before that. And since nothing listens
+    # meanwhile, clients are refused at once and do not wait for an answer.
     if not inherited:
         for listener in await open_listeners(host, port):
             await listener.aclose()
@@ -66,8 +67,8 @@ def _cannot_listen(where: str, error: OSError | UnicodeError) -> str:
 
 
 def raise_descriptor_limit(wanted: int) -> int:
-    """Raises the soft limit of open files, as far as the hard limit allows. Returns how many of those that are wanted
-    there may be."""
+    """Raises the soft limit of open files, as far as the hard limit allows. Returns the number of files that may be
+    open, at most `wanted`."""
     # The usual soft limit of 1024 is for programs that use select(), which cannot count further.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -80,8 +81,8 @@ def fit_descriptors(limits: ServerLimits, least: int, most: int) -> ServerLimits
     """Raises the limit of open files so that all connections fit. If not all fit, logs that and returns limits with
     fewer connections, so that clients never take the descriptors that the process itself needs.
 
-    least, most: descriptors that the process itself needs. If the limit is low, it keeps half, and at least `least`.
-    Raises StartError if too few are left for clients.
+    least, most: descriptors that the process itself needs. If the limit is low, half of it is kept for the process, but
+    at least `least`. Raises StartError if too few are left for clients.
     """
     clients = limits.connections + limits.handshakes + limits.leaving
     allowed = raise_descriptor_limit(clients + most)
@@ -93,7 +94,7 @@ def fit_descriptors(limits: ServerLimits, least: int, most: int) -> ServerLimits
             f"the limit of open files is {allowed}, and {least + _LEAST_ROOM} are needed at least: raise it, with "
             "`ulimit -n` or, under systemd, LimitNOFILE="
         )
-    # Handshakes, and clients that are told why they have to go, get little: the oldest of those give way to others.
+    # Handshakes, and clients that are told why they have to go, get few: the oldest of these give way to newer ones.
     handshakes, leaving = min(limits.handshakes, room // 8), min(limits.leaving, room // 8)
     connections = min(limits.connections, room - handshakes - leaving)
     if connections < limits.connections:

@@ -1,6 +1,6 @@
-"""Writes the log to standard error: as text, as text for systemd's journal, or as JSON lines (`--log-format`).
+"""Writes the log to standard error: as text, as lines for systemd's log, or as JSON lines (`--log-format`).
 
-The program that has started the server keeps the log, rotates and bounds it: a server opens no log file.
+The program that has started the server keeps, rotates and bounds the log: a server opens no log file.
 """
 
 import json
@@ -25,7 +25,8 @@ class _JsonLines(logging.Formatter):
     """Writes each record as one JSON object in one line, whatever the message holds."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns an object with time (ISO 8601, UTC), level, logger and message, and exception if there is one."""
+        """Returns a JSON object with time (ISO 8601, UTC), level, logger and message, and with the exception if there
+        is one."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line = {
             "time": time.replace("+00:00", "Z"),
@@ -39,17 +40,17 @@ class _JsonLines(logging.Formatter):
 
 
 class _JournalLines(logging.Formatter):
-    """Writes text without the time, which the journal has, and with the priority before each line."""
+    """Writes lines for systemd's log: each begins with the priority, and has no time, which systemd adds."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns one line or, with a traceback, several, each of which is an entry of the journal."""
+        """Returns one line or, with a traceback, several lines, each of which is an entry in systemd's log."""
         priority = next((number for level, number in _PRIORITIES if record.levelno >= level), _DEBUG)
         return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
 
 
 class RareLine:
-    """Logs what clients can make happen very often: the first time at once, then at most once in a while, with the
-    count of those that were left out. A log that clients can fill is a way to fill a disk."""
+    """Logs an event that clients can cause very often: the first time at once, then at most once in a while, with the
+    count of the events that were left out. A log that clients can fill is a way to fill a disk."""
 
     def __init__(
         self, logger: logging.Logger, level: int, seconds: float, clock: Callable[[], float] = time.monotonic
@@ -63,7 +64,7 @@ class RareLine:
         self._unlogged = 0
 
     def log(self, text: str, *values: object) -> None:
-        """Logs the text with its values, unless a line was logged just before: then the next line counts it."""
+        """Logs the text with its values. If a line was logged just before, only counts the event for the next line."""
         now = self._clock()
         if now < self._next:
             self._unlogged += 1
@@ -74,11 +75,11 @@ class RareLine:
 
 
 def log_to_stderr(verbose: int, form: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Begins the log. verbose: 0 for warnings, 1 for what happens, 2 for connections too; form: one of `FORMATS`;
-    environ: the environment, which says whether standard error is systemd's journal."""
+    """Begins the log. verbose: 0 for warnings, 1 for other events, 2 for connections too; form: one of `FORMATS`;
+    environ: the environment, which says whether standard error goes to systemd's log."""
     if form == "json":
         formatter: logging.Formatter = _JsonLines()
-        # Python writes both to standard error as text, where a reader of JSON lines stumbles over them.
+        # Python writes warnings and tracebacks as text, where a reader of JSON lines stumbles over them.
         logging.captureWarnings(True)
         sys.excepthook = _log_traceback
     elif _is_journal(environ):
@@ -91,9 +92,9 @@ def log_to_stderr(verbose: int, form: str, environ: Mapping[str, str] = os.envir
 
 
 def error_line(program: str, text: str) -> str:
-    """Returns the line, with its end, that says on standard error why a command ends, in the form of the log."""
-    # It formats without the handler's lock, as a signal handler calls it too: the signal may have come while a line was
-    # being logged.
+    """Returns a line for standard error that says why a command ends, in the form of the log and with the line end."""
+    # Formats without the handler's lock, because a signal handler calls this too: the signal may have come while a line
+    # was being logged.
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, _JsonLines):
             return f"{handler.format(logging.LogRecord(program, logging.ERROR, '', 0, text, None, None))}\n"
@@ -103,12 +104,13 @@ def error_line(program: str, text: str) -> str:
 
 
 def _log_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Logs the exception that ends the process, which Python would print as text."""
+    """Logs the exception that ends the process. Without this, Python would print the exception as text."""
     logging.getLogger("qs").critical("the process ends", exc_info=(kind, error, traceback))
 
 
 def _is_journal(environ: Mapping[str, str]) -> bool:
-    """Tells whether standard error is a stream of the journal: systemd gives its device and inode."""
+    """Tells whether standard error goes to systemd's log, by the device and inode that systemd names in
+    JOURNAL_STREAM."""
     stream = environ.get("JOURNAL_STREAM")
     if not stream:
         return False

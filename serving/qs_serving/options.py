@@ -1,11 +1,12 @@
-"""The limits that the server and the bus set for their clients, with the defaults of the commands' flags."""
+"""Defines the limits that the server and the bus set for their clients. The defaults are those of the commands'
+flags."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits what all clients together, and each of them, can make a server hold.
+    """Limits what all clients together, and each client alone, can make a server hold.
 
     connections: open at once, those in a TLS handshake or `leaving` not counted; handshakes: TLS handshakes under way
     at once; leaving: connections at once that were refused or turned out and are told why; document_time: seconds from

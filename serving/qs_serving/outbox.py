@@ -1,7 +1,7 @@
-"""The queue of bytes to send to one client.
+"""Queues bytes to send to one client.
 
-Putting something in never waits. A task sends what the socket does not take at once; it exists only as long as there is
-something left to send.
+Putting data in never waits. A task sends the data that the socket does not take at once; the task exists only while
+there is data to send.
 """
 
 from collections import deque
@@ -17,8 +17,8 @@ class Outbox:
     """Sends documents in the order in which they are put.
 
     Ensures that no byte of a document follows half of another, also when the task that sends is cancelled. Once the
-    connection is lost or `close` was called, it takes everything and sends nothing, so that those who put something in
-    need not ask first. It never waits, and never drops what it has taken: its owner bounds `unsent`."""
+    connection is lost or `close` was called, the outbox accepts all data and sends nothing, so that callers of `put`
+    need not check first. It never waits, and never drops data that it has accepted: its owner bounds `unsent`."""
 
     __slots__ = (
         "_drained", "_emptied", "_nursery", "_transport", "_waiting", "_written", "closed", "unsent", "used",
@@ -31,8 +31,8 @@ class Outbox:
         written: Callable[[Any], None] = lambda token: None,
         emptied: Callable[[], None] = lambda: None,
     ) -> None:
-        """nursery: runs the task that sends; written: is called with the token of data that the task has sent; emptied:
-        is called when the task ends, because the socket has taken everything, or the outbox is closed."""
+        """nursery: runs the task that sends; written: called with the token of data that the task has sent; emptied:
+        called when the task ends, because the socket has taken everything, or the outbox is closed."""
         self._transport = transport
         self._nursery = nursery
         self._written = written
@@ -47,8 +47,8 @@ class Outbox:
         """True if anything has been put in."""
 
     def put(self, data: bytes, token: Any = None) -> bool:
-        """Sends bytes. Returns True if the socket has taken all of them. If not, `written` is called with the token
-        once it has, unless the token is None or the connection is lost before."""
+        """Sends bytes. Returns True if the socket has taken all of them at once. If not, calls `written` with the token
+        after the socket has taken them, unless the token is None or the connection is lost before."""
         sent = 0
         self.used = True
         if not self._waiting:
@@ -69,7 +69,7 @@ class Outbox:
         return False
 
     async def drained(self) -> None:
-        """Waits until the socket has taken everything. trio.BrokenResourceError."""
+        """Waits until the socket has taken everything. Raises trio.BrokenResourceError if the connection is lost."""
         while self._waiting:
             if self._drained is None:
                 self._drained = trio.Event()
@@ -101,8 +101,8 @@ class Outbox:
             self._emptied()
 
     def withdraw(self, unwanted: Callable[[Any], bool]) -> None:
-        """Removes data that is not to be sent any more. unwanted: tells so from the token. Data without a token stays,
-        and so does the first entry, which the socket may have taken in part."""
+        """Removes data that is not to be sent any more. unwanted: returns True for the token of such data. Data without
+        a token stays, and so does the first entry, which the socket may have taken in part."""
         waiting = self._waiting
         if waiting:
             begun, *rest = waiting
@@ -112,7 +112,7 @@ class Outbox:
             waiting.extend([begun, *kept])
 
     def close(self) -> None:
-        """Drops what is left, and sends nothing from now on."""
+        """Drops the data that has not been sent, and sends nothing from now on."""
         self.closed = True
         if self._waiting:
             self._waiting.clear()

@@ -1,4 +1,4 @@
-"""Makes requests of the bytes of one client, as many as may wait."""
+"""Turns the bytes of one client into requests, up to the bound of waiting requests."""
 
 from collections import deque
 
@@ -8,11 +8,11 @@ from .options import ServerLimits
 
 
 class RequestReader:
-    """The requests of one client that nobody has taken up.
+    """Reads requests of one client, and keeps them until the session takes them up.
 
-    Ensures that at most `limits.pipeline` requests wait here, and that what follows an `authenticate` is not looked at
-    before that is answered: until then nobody knows which bounds hold for it. It never waits for bytes and answers
-    nothing: what cannot be read is a fault among the requests, in its place."""
+    Ensures that at most `limits.pipeline` requests wait here, and that bytes after an `authenticate` are not parsed
+    before that request is answered: the answer decides which bounds hold for them. The reader never waits for bytes and
+    answers nothing: an unreadable document is a fault in the list of requests, in its order."""
 
     __slots__ = ("_most", "_peer", "ended", "identifying", "requests", "unanswered", "unread")
 
@@ -31,8 +31,8 @@ class RequestReader:
         """True if the client sends nothing more."""
 
     def read(self, data: bytes | None = None) -> None:
-        """Makes requests of what has come, as many as may wait. data: what has come now, none at the end of the
-        stream; None if nothing has."""
+        """Turns received bytes into requests, as many as may wait. data: the bytes that have just come, empty at the
+        end of the stream; None to parse only bytes that came earlier."""
         if data:
             self.unanswered += len(data)
             self._peer.receive_data(data)
@@ -56,6 +56,7 @@ class RequestReader:
             requests.append(fault)
 
     def identified(self) -> None:
-        """Reads on after an `authenticate`. Call it when that is answered, and the bounds of the client are known."""
+        """Continues to parse after an `authenticate`. Call this after the answer, when the bounds of the client are
+        known."""
         self.identifying = False
         self.read()

@@ -1,4 +1,4 @@
-"""A transport over a connected socket, with a TLS session in between or without."""
+"""Implements a transport over a connected socket, with or without TLS."""
 
 import fcntl
 import socket
@@ -30,15 +30,15 @@ _buffer = memoryview(bytearray(CHUNK))
 
 
 class SocketTransport(Transport):
-    """A transport over a connected socket, with a TLS session in between or without."""
+    """Sends and receives over a connected socket, with or without TLS."""
 
     def __init__(self, connected: socket.socket, hub: Hub, channel: TlsChannel | None = None) -> None:
-        """channel: has completed its handshake over this socket; None for no TLS."""
+        """channel: a TLS channel that has completed its handshake over this socket; None for no TLS."""
         super().__init__(hub, address_of(connected))
         self._socket = connected
         self._channel = channel
         self._ciphertext: bytes | memoryview = b""  # bytes that the socket has not taken
-        self._sealed = 0  # plaintext bytes in it that `send_now` has not counted yet
+        self._sealed = 0  # plaintext bytes in `_ciphertext` that `send_now` has not counted yet
         if channel is not None:
             self.peer_names = channel.peer_names()
         connected.setblocking(False)
@@ -49,7 +49,7 @@ class SocketTransport(Transport):
 
     @classmethod
     def adopt(cls, stream: trio.SocketStream, hub: Hub, channel: TlsChannel | None = None) -> "SocketTransport":
-        """Takes the socket out of a trio stream, which cannot be used any more."""
+        """Makes a transport of the socket of a trio stream. The stream cannot be used any more."""
         inner = stream.socket
         return cls(socket.socket(inner.family, inner.type, inner.proto, inner.detach()), hub, channel)
 
@@ -109,7 +109,7 @@ class SocketTransport(Transport):
     # -- TLS. All of these raise OSErrors.
 
     def _decrypt(self, channel: TlsChannel, received: memoryview) -> bytes:
-        """Returns the plaintext of what was received. BlockingIOError if no record is complete."""
+        """Returns the plaintext of received ciphertext. Raises BlockingIOError if no record is complete."""
         self._encrypted = len(received)
         if channel.ended:
             return b""
@@ -129,8 +129,8 @@ class SocketTransport(Transport):
         return data
 
     def _send_encrypted(self, channel: TlsChannel, data: bytes | memoryview) -> int:
-        """Does what `send_now` does. Bytes count as sent when the socket has taken all the ciphertext they are in:
-        so until then the caller has them left, and comes back."""
+        """Implements `send_now` with TLS. Plaintext counts as sent when the socket has taken all ciphertext of its
+        record; until then the caller keeps these bytes and calls again."""
         sent = 0
         while not self._sealed or self._flush(channel):
             sent += self._sealed
@@ -145,7 +145,7 @@ class SocketTransport(Transport):
         return sent
 
     def _flush(self, channel: TlsChannel) -> bool:
-        """Sends ciphertext without waiting. Returns True if there is none left."""
+        """Sends ciphertext without waiting. Returns True if no ciphertext is left."""
         if made := channel.take():
             self._ciphertext = b"".join((self._ciphertext, made)) if self._ciphertext else made
         if not self._ciphertext:
@@ -161,7 +161,7 @@ class SocketTransport(Transport):
 
 
 def address_of(connected: socket.socket | trio.socket.SocketType) -> str:
-    """Returns the other side's HOST:PORT, "unknown" if it has gone or has none."""
+    """Returns the other side's HOST:PORT, "unknown" if the other side has gone or has no such address."""
     try:
         host, port = connected.getpeername()[:2]
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Stops a server on signals: the first stops it gently, a second one at once, and a time limit ends the process. SIGHUP
-makes it read files again.
+"""Stops a server on signals: the first signal stops the server gently, a second one at once, and a time limit ends the
+process. SIGHUP makes the server read files again.
 
-Everything that was answered survives the end of the process at any moment. So a stop that takes too long, for instance
-because a disk does not respond, is cut short.
+Everything that was answered survives, whenever the process ends. So a stop that takes too long, for instance because a
+disk does not respond, is cut short.
 """
 
 import atexit
@@ -32,20 +32,20 @@ _CUT_SHORT = 1
 
 
 class Stoppable(Protocol):
-    """A server that can be stopped."""
+    """Describes a server that can be stopped."""
 
     def stop(self) -> None:
-        """Stops gently."""
+        """Begins a gentle stop: requests that have begun are still answered."""
 
     def cut_off(self) -> None:
-        """Disconnects clients at once. Is called after `stop`."""
+        """Disconnects clients at once. Called after `stop`."""
 
 
 class Reloadable(Protocol):
-    """Something that a server has read from files."""
+    """Describes a part of a server whose files can be read again."""
 
     def reload(self) -> None:
-        """Reads the files again. StartError if they cannot be used: then everything stays as it was."""
+        """Reads the files again. Raises StartError if they cannot be used, and then changes nothing."""
 
 
 async def serve_until_signalled(
@@ -61,9 +61,10 @@ async def serve_until_signalled(
 ) -> None:
     """Runs `serve` until it returns, some time after SIGTERM or SIGINT. Call it once, from the main thread.
 
-    reloads: are reloaded on SIGHUP, in this order, each whether or not the others can be. Without any, and without a
-    service manager, SIGHUP ends the process as it ends any other. manager: is told what the process does. probe:
-    returns when the server has shown that it works; a service manager with a watchdog hears of that.
+    reloads: the parts to reload on SIGHUP, in this order; one that fails does not keep the others from reloading.
+    Without reloads and without a service manager, SIGHUP ends the process, as usual for a process. manager: gets
+    reports of the process's state. probe: returns when the server has shown that it works; then a service manager with
+    a watchdog gets a sign of life.
 
     From here to the end of the process, a first signal stops the server gently and leaves it `grace` seconds and a few
     more; a second one disconnects the clients and leaves a few seconds; a third one, or the end of that time, ends the
@@ -87,17 +88,17 @@ async def serve_until_signalled(
 
 
 class _Reload:
-    """Reads files again on SIGHUP, in the loop, one signal after the other."""
+    """Reads files again on SIGHUP, in the loop. Handles one signal after the other."""
 
     def __init__(self, reloads: Sequence[Reloadable], manager: ServiceManager, status: str) -> None:
-        """status: for the service manager, when all went well."""
+        """status: the line for the service manager after a successful reload."""
         self._reloads = reloads
         self._manager = manager
         self._status = status
         self._token = trio.lowlevel.current_trio_token()
 
     def begin(self) -> None:
-        """Installs the handler of the signal."""
+        """Installs the handler for SIGHUP."""
         signal.signal(signal.SIGHUP, self._caught)
         atexit.register(_ignore_signals, (signal.SIGHUP,))
 
@@ -120,8 +121,8 @@ class _Reload:
 
 
 class _Stop:
-    """Counts signals. Its handlers run in the main thread between any two steps, so they work also while the event loop
-    is blocked."""
+    """Counts signals, and stops the server accordingly. The handlers run in the main thread between any two steps of
+    Python, so they work also while the event loop is blocked."""
 
     def __init__(self, server: Stoppable, grace: float, manager: ServiceManager) -> None:
         self._server = server
@@ -169,7 +170,8 @@ def _ignore_signals(numbers: Sequence[int]) -> None:
 
 
 def _end(why: str) -> NoReturn:
-    """Ends the process at once. Does not write to the log, whose locks may be what the process waits for."""
+    """Ends the process at once, with a line that says why. Does not use the log, because the process may be waiting for
+    one of the log's locks."""
     line = error_line(os.path.basename(sys.argv[0]), f"{why}, and was cut short; nothing that was answered is lost")
     if select.select([], [2], [], 0)[1]:
         os.write(2, line.encode())

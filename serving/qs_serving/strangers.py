@@ -1,15 +1,15 @@
-"""Bounds the clients that have not said who they are, on a port with an access file.
+"""Bounds the clients that have given no valid credential, on a port with an access file.
 
-A stranger is a client without a principal: it has not authenticated, or with a wrong token, and its certificate names
-nobody. Whatever strangers do, those who may be here have a place and most of the memory:
+A stranger is a client without a principal: it has not authenticated, or only with a wrong token, and its certificate
+names no principal. Whatever strangers do, known clients have most of the connections and of the memory:
 
-1. A stranger that may do nothing is turned out when its time is over, whatever it sends meanwhile. One that has rights
-   from [anonymous] may be a subscriber that only listens, so it stays.
-2. When all places are taken, the stranger that has been here for the longest time gives its place to the next client.
-3. Those that are turned out are told why, and have some time to read it. Who does not, or is the first of too many,
-   is cut off.
+1. A stranger that may do nothing is turned out when its time is over, whatever it sends meanwhile. A stranger that has
+   rights from [anonymous] may be a subscriber that only listens, and stays.
+2. When all connections are taken, the oldest stranger is turned out for the next client.
+3. A client that is turned out is told why, and has some time to read the error. A client that does not read in time, or
+   is the oldest of too many, is cut off.
 
-The bounds of what one of them sends are applied by its conversation.
+`Connection.identify` applies the bounds on what a single stranger may send.
 """
 
 import logging
@@ -38,7 +38,7 @@ _LOGGED = 60.0
 
 
 class Client(Protocol):
-    """A connection, as this module sees it."""
+    """Describes a connection, as this module uses it."""
 
     @property
     def address(self) -> str:
@@ -46,41 +46,43 @@ class Client(Protocol):
 
     @property
     def is_known(self) -> bool:
-        """True if it has said who it is."""
+        """True if the client has given a valid credential."""
 
     @property
     def may_stay(self) -> bool:
-        """True if it may do more than authenticate."""
+        """True if the client may do more than authenticate."""
 
     def turn_out(self, error: ErrorCode, text: str) -> None:
-        """Ends the connection once what has begun is answered, and says why."""
+        """Ends the connection after the requests that have begun are answered, and says why."""
 
     def cut_off(self) -> None:
         """Ends the connection at once."""
 
 
 class Strangers:
-    """The strangers among the clients of a port, the oldest first.
+    """Keeps the strangers among the clients of a port, the oldest first.
 
-    Ensures the three rules at the head of this file. Assumes that it is told of each client that comes, changes and
-    goes. It must never turn out a client that is known, and it ends nobody who is about to be told why, but by
+    Ensures the three rules at the head of this file. Assumes that `note` and `forget` are called for each client that
+    comes, changes or goes. Must never turn out a known client, and must end a client that is being told why only with
     `cut_off`."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
-        # A client that reads nothing may be at its answers for as long as a document takes, and again at the end.
+        # A client that reads nothing may keep its answers waiting for as long as a document takes, and again at the
+        # end.
         self._last_steps = math.ceil(STEPS * (2 + limits.linger / limits.document_time))
         self._oldest: dict[Client, None] = {}
-        self._timed: dict[Client, int] = {}  # those whose time runs: the step in which it began
+        self._timed: dict[Client, int] = {}  # strangers whose time runs: the step in which it began
         self._step = 0
-        self._begun = trio.Event()  # steps have to be counted: for these, or for those that leave
+        self._begun = trio.Event()  # set when steps have to be counted, for strangers or for clients that leave
         self._gave_way = RareLine(_logger, logging.WARNING, _LOGGED)
         self.leaving: dict[Client, int] = {}
         """Clients that have been turned out, in this order, and are told why; the step in which that began. They have
         no place any more."""
 
     def note(self, client: Client) -> None:
-        """Takes notice of who a client is: call it when it has come, and when that or its rights may have changed."""
+        """Records a client's identity. Call this when the client has come, and when its identity or its rights may have
+        changed."""
         if client in self.leaving:
             return
         if client.is_known:
@@ -100,7 +102,7 @@ class Strangers:
         self.leaving.pop(client, None)
 
     def make_room(self) -> bool:
-        """Turns out the oldest stranger. Returns False if there is none."""
+        """Turns out the oldest stranger. Returns False if there are no strangers."""
         while self._oldest:
             client = next(iter(self._oldest))
             if not client.is_known:  # it may have authenticated just now
@@ -117,7 +119,7 @@ class Strangers:
         return False
 
     def turn_out(self, client: Client, error: ErrorCode, text: str) -> None:
-        """Ends the connection of a client, which gives up its place at once, and tells it why."""
+        """Ends the connection of a client and tells the client why. The connection does not count from now on."""
         self.forget(client)
         if len(self.leaving) >= self._limits.leaving:
             first = next(iter(self.leaving))
@@ -128,10 +130,11 @@ class Strangers:
         client.turn_out(error, text)
 
     async def serve(self) -> None:
-        """Turns out strangers whose time is over, until it is cancelled. Sleeps while there are no strangers.
+        """Turns out strangers whose time is over, until cancelled. Sleeps while there are no strangers.
 
-        All have the same time, so it is counted in steps that all share, and nobody has a timer. A client has as many
-        whole steps as make up its time, so at most a step more. A pause of this process is one step: see `timers`.
+        All strangers have the same time, so it is counted in steps that all share, without a timer for each. Only whole
+        steps count, so a stranger may get up to one step more than its time. A pause of this process counts as one
+        step: see `timers`.
         """
         while True:
             if not self._timed and not self.leaving:

@@ -1,8 +1,8 @@
-"""Time-outs: calls at a later time, and time-outs that hardly count the time in which this process did not run.
+"""Makes calls at a later time, and time-outs that hardly count the time in which this process did not run.
 
 A process that was stopped, or got no processor, could find a time-out over while the awaited bytes are in the socket.
-So a time-out for what others do is split into steps, each of which counts the same however long it took, and whoever
-waits looks at the socket after each.
+So a time-out for what others do is split into steps, each of which counts the same however long it took, and the
+waiting code looks at the socket after each step.
 """
 
 import heapq
@@ -20,7 +20,8 @@ _number = count()
 
 @dataclass(slots=True, order=True)
 class Timer:
-    """A pending call. time: on trio's clock; call: None once it is cancelled."""
+    """Holds a pending call. time: when to call, on trio's clock; call: the function, None once it has been called or
+    cancelled."""
 
     time: float
     call: Callable[[], None] | None = field(compare=False)
@@ -28,11 +29,12 @@ class Timer:
 
 
 class Timers:
-    """Calls functions when their time has come: one task for all, as a task for each would cost a connection some KB.
+    """Calls functions when their time has come. One task serves all timers, because a task for each would cost some KB
+    for each connection.
 
     Ensures that a call is made once, never early, and never after `cancel`. Assumes that the calls raise nothing, and
-    that everything happens in the loop's thread. It must not wake its task for a timer that is not the next one, or is
-    cancelled: most are cancelled, and some connections set one for each request."""
+    that everything happens in the loop's thread. Must not wake its task for a timer that is not the next one, or is
+    cancelled: most timers are cancelled, and some connections set one for each request."""
 
     def __init__(self) -> None:
         self._due: list[Timer] = []
@@ -49,7 +51,7 @@ class Timers:
         return due
 
     def cancel(self, due: Timer) -> None:
-        """Cancels a timer. Does nothing if its call has been made."""
+        """Cancels a timer. Does nothing if the call has been made."""
         if due.call is None:
             return
         due.call = None
@@ -76,10 +78,10 @@ class Timers:
 
 
 class Countdown:
-    """The time that one client has for something, in steps.
+    """Counts down the time that one client has, in steps.
 
-    Ensures that `step` is called at the end of each step, once, and never after `reset`. It does not end by itself:
-    whoever is told of a step looks whether it counts, and begins the next."""
+    Ensures that `step` is called at the end of each step, once, and never after `reset`. A countdown does not end by
+    itself: the function `step` decides whether a step counts, and begins the next."""
 
     __slots__ = ("_left", "_step", "_timer", "_timers", "begun")
 
@@ -92,7 +94,7 @@ class Countdown:
         """True from the first step on, until `reset`. An attribute, as it is asked for with every request."""
 
     def run(self, seconds: float) -> None:
-        """Begins the next step, unless one is running. seconds: of all steps together."""
+        """Begins the next step, unless one is running. seconds: the time of all steps together."""
         self.begun = True
         if self._timer is None:
             self._timer = self._timers.add(seconds / STEPS, self._end_step)
@@ -102,21 +104,21 @@ class Countdown:
         self._step()
 
     def reset(self) -> None:
-        """Ends the present step, and gives all steps again."""
+        """Stops the present step, and makes all steps available again."""
         self.begun, self._left = False, STEPS
         if self._timer is not None:
             self._timers.cancel(self._timer)
             self._timer = None
 
     def count_step(self) -> bool:
-        """Counts the step that has ended. Returns True if it was the last."""
+        """Counts the step that has ended. Returns True if that was the last step."""
         self._left -= 1
         return self._left <= 0
 
 
 async def within(seconds: float, wait: Callable[[], Awaitable[object]]) -> bool:
-    """Waits at most so many seconds until `wait` returns. wait: is cancelled and called again after each step, and has
-    to go on where it was. Returns False if the time is over."""
+    """Waits until `wait` returns, for at most so many seconds. wait: cancelled and called again after each step, so it
+    has to continue where it was. Returns False if the time is over."""
     for _ in range(STEPS):
         with trio.move_on_after(seconds / STEPS):
             await wait()

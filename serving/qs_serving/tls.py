@@ -1,7 +1,7 @@
-"""The TLS of a server: which certificate it shows, and which client certificates it accepts.
+"""Sets up the TLS of a server: which certificate it shows, and which client certificates it accepts.
 
 All files are checked when they are read, so that a mistake is a line at the start and not a log full of handshakes that
-failed. On SIGHUP they are read again; connections that are open keep what they began with.
+failed. On SIGHUP the files are read again; open connections keep the settings that they began with.
 """
 
 import logging
@@ -30,7 +30,7 @@ _DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files."""
+    """Names the PEM files for TLS."""
 
     cert: str
     """The server's certificate, and those between it and its CA."""
@@ -43,9 +43,10 @@ class TlsFiles:
 class ServerTls:
     """Makes the TLS channels of a server.
 
-    1. The files are read when it is made, and by `reload`. If they cannot be used, nothing changes.
-    2. Each `reload` makes a new context, and never changes the one that connections have begun with.
-    3. A certificate that clients will not accept is a warning and no error: the server may be started to renew it.
+    1. The files are read when an instance is made, and in `reload`. If they cannot be used, nothing changes.
+    2. Each `reload` makes a new context, and never changes the context that open connections use.
+    3. A certificate that clients will not accept is a warning and not an error: the server may have been started to
+       renew the certificate.
     """
 
     def __init__(self, files: TlsFiles, clock: Callable[[], float] = time.time) -> None:
@@ -68,12 +69,12 @@ class ServerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """The context of new connections: another one after each `reload`."""
+        """The TLS context for new connections. Each `reload` replaces it."""
         return self._context
 
     def reload(self) -> None:
-        """Reads the files again, for connections that begin from now on. Raises StartError if they cannot be used: then
-        everything stays as it was."""
+        """Reads the files again, for connections that begin from now on. Raises StartError if they cannot be used, and
+        then changes nothing."""
         self._context, self.about, self.warnings, self.expires = self._load()
         for line in self.warnings:
             _logger.warning("%s", line)
@@ -95,7 +96,7 @@ class ServerTls:
         return context, about, warnings, expires
 
     def _examine(self, context: ssl.SSLContext) -> tuple[str, list[str], float | None]:
-        """Returns a line about the certificate, warnings, and when it expires."""
+        """Returns a line about the certificate, warnings, and the time at which the certificate expires."""
         cert = self._files.cert
         try:
             found = _certificate_of(context, cert)
@@ -115,7 +116,7 @@ class ServerTls:
 
 
 def _read(flag: str, path: str, part: str, what: str) -> None:
-    """Raises StartError if the file cannot be read, or does not have this part."""
+    """Checks that a file can be read and has a part such as a certificate. Raises StartError if not."""
     try:
         with open(path, "rb") as file:
             data = file.read()
@@ -157,10 +158,10 @@ def _load_client_ca(context: ssl.SSLContext, path: str) -> None:
 
 
 def _certificate_of(context: ssl.SSLContext, cert: str) -> dict[str, Any]:
-    """Returns a server's certificate as `SSLSocket.getpeercert` has it. Raises TlsError if no client would accept
+    """Returns a server's certificate in the form of `SSLSocket.getpeercert`. Raises TlsError if no client would accept
     it."""
-    # Python decodes only the certificate of the other side. So a client in memory connects, and trusts this certificate
-    # alone, whatever time it is.
+    # Python decodes only the certificate of the other side. So this connects a client in memory, which trusts only this
+    # certificate and ignores its dates.
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.load_verify_locations(cert)

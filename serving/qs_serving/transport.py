@@ -1,7 +1,7 @@
-"""A stream with nothing between its source and the event loop.
+"""Defines the stream of a connection, which needs no task to receive.
 
-`trio.SocketStream` passes through the scheduler twice for every answer. This stream never does: the hub hands received
-bytes to a function, and what the socket takes at once is sent at once.
+`trio.SocketStream` passes through the scheduler twice for every answer. A Transport never does: the hub hands received
+bytes to a function, and bytes that the socket takes at once are sent at once.
 """
 
 from abc import ABC, abstractmethod
@@ -21,11 +21,11 @@ Sink = Callable[[bytes], None]
 
 
 class Transport(ABC):
-    """The stream of a connection.
+    """Sends and receives the bytes of a connection.
 
     Ensures that bytes are passed on in their order, only between `start` or `resume` and `hold`, and the end of the
-    stream once. Nothing is read meanwhile: what the kernel cannot hold, the other side has to keep, which is the only
-    back-pressure that there is. It must never raise out of `ready`: the hub reads for all connections.
+    stream once. After `hold` nothing is read: the other side has to wait once the kernel's buffers are full, and this
+    is the only back-pressure. `ready` must never raise, because the hub reads for all connections.
 
     Methods that send raise trio.BrokenResourceError if the connection is lost."""
 
@@ -53,13 +53,13 @@ class Transport(ABC):
 
     @abstractmethod
     def _receive_now(self, max_bytes: int) -> bytes:
-        """Reads without waiting. BlockingIOError if there is nothing to read, other OSErrors if the stream is
+        """Reads without waiting. Raises BlockingIOError if there is nothing to read, other OSErrors if the stream is
         broken."""
 
     @abstractmethod
     def send_now(self, data: bytes | memoryview) -> int:
-        """Sends as many bytes as it can without waiting. Returns their number. The next call has to begin with the
-        bytes that were not sent."""
+        """Sends as many bytes as possible without waiting. Returns the number of bytes sent. The next call has to begin
+        with the bytes that were not sent."""
 
     @abstractmethod
     async def send_all(self, data: bytes | memoryview) -> None:
@@ -78,21 +78,22 @@ class Transport(ABC):
         """Closes at once. Does nothing the second time."""
 
     def limit_reads(self, most: int) -> None:
-        """Changes the most bytes of one read, which are `CHUNK` at first: others have their turn after each."""
+        """Changes the most bytes of one read, which are `CHUNK` at first. Other connections are served after each
+        read."""
         self._most = most
 
     # -- reading
 
     def start(self, sink: Sink, failed: Callable[[Exception], None]) -> None:
-        """Begins to read, or goes on with another sink. sink: is called with received bytes; failed: with a
-        BrokenResourceError when the connection is lost, and with whatever the sink raises; then nothing more is
-        read."""
+        """Begins to read, or goes on with another sink. sink: called with received bytes; failed: called with a
+        BrokenResourceError when the connection is lost, and with any error of the sink; nothing more is read after
+        that."""
         self._sink, self._failed = sink, failed
         self.resume()
 
     def hold(self) -> None:
         """Stops reading until `resume`. The other side has to wait once the kernel's buffers are full."""
-        self.held = True  # it stays registered with the kernel until bytes come in vain: most holds end before
+        self.held = True  # the kernel still watches the stream until bytes come in vain: most holds end before that
 
     def resume(self) -> None:
         """Undoes `hold`."""
@@ -101,8 +102,8 @@ class Transport(ABC):
             self._hub.watch(self)
 
     def end_poll(self) -> None:
-        """Has done what the hub does at the end of a poll cycle. Call it after requests were taken up outside of one;
-        never in a batch."""
+        """Calls the hub's `on_poll_end`. Call this after requests were taken up outside of a poll cycle, but never in a
+        batch."""
         self._hub.on_poll_end()
 
     def look(self) -> bytes | None:
@@ -115,8 +116,8 @@ class Transport(ABC):
             raise trio.BrokenResourceError("connection lost") from error
 
     def ready(self) -> int:
-        """Reads once and calls the sink. The hub calls it when there are bytes to read. Returns their number: with TLS
-        that of the ciphertext, as a record of many bytes may have one of plaintext."""
+        """Reads once and calls the sink. The hub calls it when there are bytes to read. Returns the number of bytes
+        read: with TLS the bytes of ciphertext, because a long record may have one byte of plaintext."""
         if self.held or self._sink is None:
             self._hub.drop(self)  # no reads until it is resumed
             return 0
@@ -143,4 +144,4 @@ class Transport(ABC):
 
 
 def _ignore(error: Exception) -> None:
-    """Stands for a reader that has not come yet."""
+    """Ignores an error before a reader is set."""

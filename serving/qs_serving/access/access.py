@@ -1,4 +1,4 @@
-"""Reads the access file, which says who may do what, in TOML, and keeps it as it was last read.
+"""Reads the access file, a TOML file that says who may do what, and keeps the content that was read last.
 
 docs/security.md describes the file. A file that cannot be understood as a whole is refused as a whole: a rule that was
 left out because of a mistake in it could give somebody a right, or take one.
@@ -29,14 +29,15 @@ _SHOWN = 30
 
 
 class AccessFileError(Exception):
-    """The access file cannot be used. The text says where it is wrong and what to do, and never shows a hash."""
+    """Reports that the access file cannot be used. The text says where the file is wrong and what to do, and never
+    shows a hash."""
 
 
 class AccessTable:
-    """The content of an access file. It never changes, so all threads read it without a lock."""
+    """Holds the content of an access file. The content never changes, so all threads read it without a lock."""
 
     def __init__(self, path: str, content: Mapping[str, Any]) -> None:
-        """path: for error texts; content: as TOML has it. Raises AccessFileError if anything in it is wrong."""
+        """path: for error texts; content: the parsed TOML. Raises AccessFileError if anything in it is wrong."""
         self._path = path
         self.principals: dict[str, Principal] = {}
         """Name -> principal, in the order of the file."""
@@ -61,7 +62,7 @@ class AccessTable:
             raise self._error(
                 _shown(name), f"is no name of a principal: 1 to {_NAME} characters, no control characters"
             )
-        self._refuse_unknown(section, (*_LISTS, *_FLAGS), where)  # a mistyped right must not be a right less, or more
+        self._refuse_unknown(section, (*_LISTS, *_FLAGS), where)  # a mistyped right must neither give nor take rights
         flags = {flag: section.get(flag, False) for flag in _FLAGS}
         for flag, value in flags.items():
             if not isinstance(value, bool):
@@ -76,7 +77,7 @@ class AccessTable:
             self._assign(self.certificates, listed, name, "certificate")
 
     def _assign(self, known: dict[Any, str], key: object, name: str, what: str) -> None:
-        # With the same token, two principals could not be told apart.
+        # Two principals with the same token could not be told apart.
         other = known.setdefault(key, name)
         if other != name:
             raise self._error(f"principals.{name}", f"has a {what} that {other!r} has too; give each its own")
@@ -105,7 +106,7 @@ class AccessTable:
 
 
 def _position(error: Exception) -> str:
-    """Returns the place where TOML is wrong. The text of the error itself may quote what stands there: a token."""
+    """Returns where the TOML is wrong. The error's own text is not used: it may quote a token."""
     found = re.search(r"\(at (line \d+, column \d+|end of document)\)", str(error))
     return f"look at {found[1]}" if found else "a number is too long, or a list too deep"
 
@@ -115,7 +116,7 @@ def _shown(key: str) -> str:
 
 
 def read_access_file(path: str) -> tuple[AccessTable, list[str]]:
-    """Reads an access file. Returns its content, and warnings. Raises AccessFileError if it cannot be read, or is
+    """Reads an access file. Returns its content, and warnings. Raises AccessFileError if the file cannot be read, or is
     wrong."""
     try:
         with open(path, "rb") as file:
@@ -142,23 +143,23 @@ _logger = logging.getLogger(__name__)
 
 
 class Access:
-    """Keeps the access file of a server. The file is read when this is made, and by `reload`.
+    """Keeps the access file of a server. Reads the file when an instance is made, and in `reload`.
 
-    1. A file that cannot be used changes nothing: clients that were let in stay let in, and no others are.
+    1. A file that cannot be used changes nothing: the rights from the last file that could be used stay in force.
     2. `table` is replaced as a whole, so a request is checked against one version of the file.
     """
 
     def __init__(self, path: str) -> None:
-        """Raises StartError if the file cannot be used."""
+        """Reads the file. Raises StartError if the file cannot be used."""
         self.path = path
         self.failures = Failures()
         self.changed: Callable[[], None] = lambda: None
-        """A function that is called in the loop after the file has been read again."""
+        """Called in the loop after the file has been read again."""
         self.table = self._read()
 
     @property
     def about(self) -> str:
-        """A line that says what is in the file."""
+        """A line of text that sums up the file."""
         current = self.table
         anonymous = "nothing but authenticate" if current.anonymous is None else "what [anonymous] lists"
         return (
@@ -167,7 +168,7 @@ class Access:
         )
 
     def reload(self) -> None:
-        """Reads the file again. Raises StartError if it cannot be used: then everything stays as it was."""
+        """Reads the file again. Raises StartError if the file cannot be used, and then changes nothing."""
         self.table = self._read()
         self.changed()
 

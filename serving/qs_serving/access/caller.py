@@ -1,7 +1,7 @@
 """Decides who the client of one connection is, and checks its requests.
 
-A token is 32 random bytes as text. Only its SHA-256 is kept, in the access file and in memory: a reader of either
-cannot authenticate with it. A plain hash is enough, since nobody guesses 32 random bytes.
+A token is 32 random bytes as text. Only the SHA-256 of a token is kept, in the access file and in memory: nobody can
+authenticate with the hash. A plain hash is enough, since nobody guesses 32 random bytes.
 """
 
 import hashlib
@@ -31,9 +31,10 @@ def digest(token: str) -> bytes:
 
 
 def owner_of(token: str, known: Mapping[bytes, str]) -> tuple[bytes, str] | None:
-    """Returns the digest of a token and the name of its owner, None if it is nobody's. known: digest -> owner."""
-    # Takes the same time whatever is wrong with the token: every digest is compared, and each comparison reads all of
-    # it. A look-up in the dict would tell by its time how much of a digest is right.
+    """Returns the digest of a token and the name of its owner, None if nobody has this token. known: digest ->
+    owner."""
+    # Takes the same time whatever is wrong with the token: every digest is compared, and each comparison reads the
+    # whole digest. The time of a look-up in the dict would tell how much of a digest is right.
     own = digest(token if 0 < len(token) <= TOKEN else "")
     found = None
     for each, name in known.items():
@@ -43,8 +44,8 @@ def owner_of(token: str, known: Mapping[bytes, str]) -> tuple[bytes, str] | None
 
 
 class NotAllowedError(Exception):
-    """A request is refused. error: the row of the table of errors; delay: the seconds after which the client is told.
-    The text says which right is missing."""
+    """Reports that a request is refused. The text says which right is missing. error: the row of the table of errors;
+    delay: the seconds to wait before the client is told."""
 
     def __init__(self, error: ErrorCode, text: str, delay: float = 0.0) -> None:
         super().__init__(text)
@@ -53,7 +54,7 @@ class NotAllowedError(Exception):
 
 
 class _Credential(Enum):
-    """The credential by which a client has said who it is, last."""
+    """Names the credential that the client has given last."""
 
     NONE = "not at all"
     TOKEN = "by a token"  # noqa: S105 - not a token
@@ -64,17 +65,17 @@ class _Credential(Enum):
 class Caller:
     """Decides what the client of one connection may do.
 
-    1. What counts is the access file as it was read last, and the last `authenticate`: a right that is taken away is
-       gone with the next request, also of a connection that is open.
-    2. A wrong token makes the client nobody, also if it was somebody before.
+    1. A decision follows the access file as it was read last, and the last `authenticate`: a right that is taken away
+       is gone with the next request, also on an open connection.
+    2. A wrong token makes the client lose its principal.
     3. An error never names a queue that the client may not know of, and tells a client that may do nothing only how to
        authenticate.
 
-    One thread at a time changes it. The loop may ask it meanwhile.
+    One thread at a time changes a Caller. The loop may ask for decisions meanwhile.
     """
 
     def __init__(self, access: Access, peer: str, certificate: Iterable[str] = ()) -> None:
-        """peer: address of the client, for the log; certificate: the names in the client's certificate."""
+        """peer: the client's address, for the log; certificate: the names in the client's certificate."""
         self._access = access
         self._peer = peer
         self._certificate = tuple(certificate)
@@ -95,13 +96,13 @@ class Caller:
 
     @property
     def is_known(self) -> bool:
-        """True if the client has said who it is, and the access file has that principal."""
+        """True if the client has given a valid credential of a principal that the access file has."""
         principal = self.principal
         return principal is not None and principal.name is not None
 
     @property
     def may_stay(self) -> bool:
-        """True if the client may do more than authenticate: it is known, or [anonymous] gives it rights."""
+        """True if the client may do more than authenticate: the client is known, or [anonymous] gives it rights."""
         principal = self.principal
         return principal is not None and (principal.name is not None or principal.has_rights)
 
@@ -116,7 +117,8 @@ class Caller:
 
     def authenticate(self, token: str) -> str:
         """Makes the client the principal of a token, and returns its name. Raises NotAllowedError if the token is
-        wrong: then the client is nobody. The error is to be sent after its delay, and a 429 closes the connection."""
+        wrong; the client has no principal then. The caller sends the error after its delay, and a 429 closes the
+        connection."""
         found = owner_of(token, self._access.table.tokens)
         self._credential = _Credential.REFUSED if found is None else _Credential.TOKEN
         self._digest, name = found or (b"", "")
@@ -130,12 +132,12 @@ class Caller:
         raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it", delay)
 
     def check(self, rights: Rights | None, request: Message | Fault) -> None:
-        """Raises NotAllowedError unless the request is allowed. rights: None if everybody may make it, empty if every
-        principal may."""
+        """Checks that the client may make a request. rights: the rights that the request needs; None if everybody may
+        make it, empty if every principal may. Raises NotAllowedError."""
         if rights is None:
             return
-        # Each request comes here: the property is called only after the file has been read again, and a decision that
-        # is known is a look-up in a dict.
+        # Each request comes here: the property is called only after the file has been read again, and a remembered
+        # decision is a look-up in a dict.
         current, principal = self._found
         if current is not self._access.table:
             principal = self.principal
@@ -151,7 +153,8 @@ class Caller:
     @property
     def owner(self) -> str | None:
         """The name of the principal that owns the keys, consumers and producers which the client names; None for
-        clients that have said nothing. Raises NotAllowedError if the client is nobody any more."""
+        clients that have given no credential. Raises NotAllowedError if the client's principal is not in the access
+        file any more."""
         principal = self.principal
         if principal is None:
             raise self._refused()
@@ -163,7 +166,7 @@ class Caller:
         return principal is not None and principal.admin
 
     def may(self, right: Right, qid: str) -> bool:
-        """Tells whether the client has a right to a queue now."""
+        """Tells whether the client now has a right to a queue."""
         principal = self.principal
         return principal is not None and principal.may(right, qid)
 
@@ -173,15 +176,16 @@ class Caller:
         return principal is not None and principal.may_see(qid)
 
     def check_origins(self, qids: Iterable[str]) -> None:
-        """Raises NotAllowedError unless the client may write to these queues, which dead letters came from. The request
-        did not name them, so the error names only a queue that the client may know of."""
+        """Checks that the client may write to queues that dead letters came from. The request did not name these
+        queues, so the error names only a queue that the client may know of. Raises NotAllowedError."""
         for qid in qids:
             if not self.may(Right.WRITE, qid):
                 known = f"the queue {qid!r}" if self.may_see(qid) else "a queue"
                 raise self._refused(Right.WRITE, f"{known} that one of the dead letters came from")
 
     def refusal_to_read(self, qids: Iterable[str]) -> tuple[ErrorCode, str] | None:
-        """Returns the error for the first of the queues that the client may not read, None if it may read all."""
+        """Returns the error for the first of the queues that the client may not read, None if the client may read
+        all."""
         for qid in qids:
             if not self.may(Right.READ, qid):
                 error = self._refused(Right.READ, f"the queue {qid!r}")
@@ -189,7 +193,7 @@ class Caller:
         return None
 
     def _refused(self, right: Right = Right.READ, to: str = "") -> NotAllowedError:
-        """Returns the error for a right that is missing. to: the object of the right, for the text."""
+        """Returns the error for a right that is missing. to: words for the thing that the right is for."""
         principal, what = self.principal, f"may not {right.value} {to}"
         if right is Right.MONITOR:
             what = "may not monitor the server"

@@ -1,7 +1,7 @@
-"""Wrong tokens: when they are answered, and the log of them, which has one line a second however many there are.
+"""Delays the answers to wrong tokens, and logs wrong tokens with one line a second, however many there are.
 
-Nobody guesses a token of 32 random bytes. What is bounded is the time of the server: guesses of any number of clients
-must not take it from those who work.
+Nobody guesses a token of 32 random bytes. The delay protects the server's time: guesses of any number of clients must
+not take time from those who work.
 """
 
 import logging
@@ -22,13 +22,13 @@ _RATE = 1000
 class Failures:
     """Counts wrong tokens, and logs the count.
 
-    `note` may be called by any thread, `serve` runs in the loop. It sleeps while there are no wrong tokens: an idle
+    Any thread may call `note`; `serve` runs in the loop, and sleeps while there are no wrong tokens, so that an idle
     server does not wake up.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._answered = 0.0  # when the last of them is answered
+        self._answered = 0.0  # when the last wrong token is answered
         self.total = 0
         """Wrong tokens since the start."""
         self._logged = 0
@@ -37,8 +37,8 @@ class Failures:
         self._token: trio.lowlevel.TrioToken | None = None
 
     def note(self, peer: str) -> float:
-        """Counts a wrong token. Returns the seconds after which it is to be answered: 0.1, or more when they come
-        faster than `_RATE`. peer: the client's address. Any thread may call it."""
+        """Counts a wrong token. Returns the seconds after which the client is to be answered: 0.1, or more when wrong
+        tokens come faster than `_RATE`. peer: the client's address. Any thread may call this."""
         first = self.total == self._logged
         self.total += 1
         self._peer = peer

@@ -1,7 +1,7 @@
-"""Principals: those who may do something, and what each may do with which queue.
+"""Holds principals, and decides what each may do with which queue.
 
 Rights are given to patterns over the names of queues: `*` stands for any characters, `?` for one, every other character
-for itself. A decision is asked for with every request, so it is remembered by the name of the queue.
+for itself. Every request asks for a decision, so decisions are remembered by the name of the queue.
 """
 
 import re
@@ -14,7 +14,7 @@ _SPECIAL = re.compile(r"\*+|\?")
 
 
 class Right(StrEnum):
-    """A right that a request needs to a queue."""
+    """Names a right that a request needs to a queue."""
 
     READ = "read"
     """See and consume its messages."""
@@ -33,8 +33,8 @@ _LISTED = (Right.READ, Right.WRITE, Right.CONFIGURE)
 
 
 def compile_patterns(patterns: Iterable[str]) -> re.Pattern[str] | None:
-    """Returns an expression whose `fullmatch` accepts the names that one of the patterns accepts; None if there are no
-    patterns.
+    """Returns a regular expression whose `fullmatch` accepts every name that at least one pattern accepts; None if
+    there are no patterns.
 
     The time of a match grows with the length of the name times the length of the patterns, however many `*` they have:
     clients choose the names.
@@ -60,11 +60,11 @@ def _literal(part: str) -> str:
 
 
 class Principal:
-    """One principal of the access file, or all clients that have said nothing.
+    """Describes one principal of the access file, or all clients that have given no credential.
 
-    1. It never changes: a file that is read again makes new principals. So threads share it without a lock.
-    2. A decision depends on the name of a queue alone, not on whether there is such a queue: a refusal tells nobody
-       which queues there are.
+    1. A principal never changes: a file that is read again makes new ones. So threads share a principal without a lock.
+    2. A decision depends on the name of a queue alone, not on whether that queue exists: a refusal tells nobody which
+       queues exist.
     """
 
     __slots__ = ("admin", "decisions", "has_rights", "monitor", "name")
@@ -77,31 +77,33 @@ class Principal:
         admin: bool = False,
         monitor: bool = False,
     ) -> None:
-        """name: None for clients that have said nothing; patterns: for READ, WRITE and CONFIGURE the names of queues,
-        see `compile_patterns`; admin: may do everything; monitor: may see figures."""
+        """name: None for clients that have given no credential; patterns: the names of queues for READ, WRITE and
+        CONFIGURE, see `compile_patterns`; admin: True if the principal may do everything; monitor: True if it may see
+        figures."""
         self.name = name
         self.admin = admin
         self.monitor = monitor or admin
         patterns = patterns or {}
         self.has_rights = self.monitor or any(patterns.values())
-        """True if it has any right at all."""
+        """True if the principal has any right at all."""
         self.decisions = {right: _Decisions(patterns.get(right, ()), always=admin) for right in _LISTED}
         """Right -> decision by the name of a queue. The check of each request reads it, and saves the call of `may`."""
         self.decisions[Right.STATS] = _Decisions(patterns.get(Right.READ, ()), always=self.monitor)
         self.decisions[Right.MONITOR] = _Decisions((), always=self.monitor)  # whatever the name: see `MONITOR`
 
     def may(self, right: Right, qid: str) -> bool:
-        """Tells whether the principal has this right to the queue of this name. There need not be such a queue."""
+        """Tells whether the principal has a right to the queue of this name, whether or not that queue exists."""
         return self.decisions[right][qid]
 
     def may_see(self, qid: str) -> bool:
-        """Tells whether the principal may know that the queue exists: it has one of the listed rights to it."""
+        """Tells whether the principal may know that the queue exists, because it has one of the listed rights to that
+        queue."""
         return any(self.decisions[right][qid] for right in _LISTED)
 
 
 class _Decisions(dict[str, bool]):
-    """Remembers to which queues one right is given: name of a queue -> decision. A dict, so that a name that is known
-    costs no call of Python's."""
+    """Remembers to which queues one right is given: name of a queue -> decision. A dict, so that a remembered name
+    costs no call of a Python function."""
 
     __slots__ = ("_always", "_match")
 
@@ -112,7 +114,7 @@ class _Decisions(dict[str, bool]):
         self._always = always
 
     def __missing__(self, qid: str) -> bool:
-        if len(self) >= _DECISIONS:  # clients choose the names; in use are rarely so many
+        if len(self) >= _DECISIONS:  # clients choose the names; rarely so many names are in use
             self.clear()
         decision = self[qid] = self._always or (self._match is not None and self._match(qid) is not None)
         return decision
