@@ -1,9 +1,9 @@
-"""The background loops of the server: they end windows and delays, do the engine's upkeep, and read what other
-programs have changed.
+"""Runs the background loops of the server: they end windows and delays, do the engine's upkeep, and read the changes of
+other programs.
 
 The work is done in slices of some milliseconds, each a job in a batch, with rests for requests between them. A slice is
-bounded, as requests wait for the batch that it is in. The rests leave requests most of the time, also when very much is
-due at once.
+bounded, because requests wait for the batch that runs the slice. The rests leave requests most of the time, also when
+very much is due at once.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -35,11 +35,12 @@ _TRY_AGAIN = 1
 
 
 class Turns:
-    """Time slices for background work.
+    """Gives out time slices for background work.
 
-    Ensures that one slice runs at a time, whatever its kind, and none before the rest after the last one is over; those
-    who wait get theirs in the order in which they asked. So two kinds of work together take no more from requests than
-    one. Assumes the loop's thread. A slice that fails must never keep the others out: the lock is released."""
+    Ensures that one slice runs at a time, whatever its kind, and that none begins before the rest after the last slice
+    is over; waiting callers get slices in the order in which they asked. So two kinds of work together take no more
+    time from requests than one. Assumes the loop's thread. A slice that fails must never keep later slices from
+    running: the lock is released."""
 
     def __init__(self) -> None:
         self._turn = trio.Lock()
@@ -47,7 +48,7 @@ class Turns:
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[None]:
-        """Waits until no other slice runs and the rest after it is over, in the order of the callers."""
+        """Waits until no other slice runs and the rest after the last slice is over. Serves callers in their order."""
         async with self._turn:
             await trio.sleep_until(self._rested)
             yield
@@ -58,10 +59,10 @@ class Turns:
 
 
 class ExpiryLoop:
-    """Ends windows and delays, and removes messages that are too old, when they are due.
+    """Ends windows and delays when they are due, and removes messages that are too old.
 
     Ensures that requests get most of the time while there are any: after a slice, the loop rests. Assumes that the
-    effects of each commit say when the next message is due. Never polls."""
+    effects of each commit say when the next message is due. The loop never polls."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class ExpiryLoop:
         clock: Clock,
         timer: Callable[[], float] = perf_counter,
     ) -> None:
-        """clock: the engine's; timer: returns seconds, to measure slices."""
+        """clock: the engine's clock; timer: returns seconds, to measure slices."""
         self._storage = storage
         self._committer = committer
         self._turns = turns
@@ -81,7 +82,7 @@ class ExpiryLoop:
         self._shared_until = 0.0
 
     async def serve(self) -> None:
-        """Runs until it is cancelled."""
+        """Runs until cancelled."""
         await self._expire()  # at the start, before any commit has said when something is due
         while True:
             await self._committer.expiry.wait(self._clock)
@@ -101,22 +102,23 @@ class ExpiryLoop:
             await trio.sleep(_TRY_AGAIN)
 
     def _slice(self) -> None:
-        """Ends what is due until the time of the slice or the room of the batch is used up. The effects of the commit
-        say that there is more."""
+        """Ends due windows and delays until the time of the slice or the room of the batch is used up. If more are due,
+        the effects of the commit say so."""
         until = self._timer() + _SECONDS
         more = self._storage.expire(_COUNT)
         while more and self._timer() < until and self._storage.room >= LEFT:
             try:
                 more = self._storage.expire(_COUNT)
-            except NoRoomError:  # as something has been done, this is no failure
+            except NoRoomError:  # something has been done, so this is not a failure
                 return
 
 
 class UpkeepLoop:
-    """Runs the engine's upkeep: slices, each at the beginning of a batch, and work in a thread between them.
+    """Runs the engine's upkeep: slices, each as the first work of a batch, and work in a thread between the slices.
 
-    Ensures that requests have as much time after a slice as it took, and that the work in the thread is finished when
-    the server stops: its files are not lost. Assumes that one piece of work is under way at a time."""
+    Ensures that after each slice requests have as much time as the slice took, and that the work in the thread is
+    finished when the server stops, so that its files are not lost. Assumes that one piece of work is under way at a
+    time."""
 
     def __init__(self, storage: Engine, committer: Committer, turns: Turns, clock: Clock) -> None:
         self._storage = storage
@@ -125,7 +127,7 @@ class UpkeepLoop:
         self._clock = clock
 
     async def serve(self) -> None:
-        """Runs until it is cancelled, and then finishes the work in the thread."""
+        """Runs until cancelled, and then finishes the work in the thread."""
         while True:
             await self._committer.upkeep.wait(self._clock)
             begun: list[Background | None] = []  # stays empty if the batch has failed
@@ -136,7 +138,7 @@ class UpkeepLoop:
                 rest = trio.current_time() - started
                 self._turns.rest(rest)
             if begun and begun[0] is not None:
-                with trio.CancelScope(shield=True):  # the engine waits for what it has given away
+                with trio.CancelScope(shield=True):  # the engine waits for the work that it has given away
                     await trio.to_thread.run_sync(begun[0].run)
                     await self._committer.call(partial(self._storage.finish_upkeep, begun[0]), begins=True)
                 self._turns.rest(rest)
@@ -148,12 +150,12 @@ class UpkeepLoop:
 class Changes:
     """Watches the engine's descriptor of inotify events in the hub's poll cycles.
 
-    Ensures that a request is answered after all changes by other processes that came before it: the hub asks this
-    reader before all clients, and the events are read at the beginning of the next batch. Assumes the loop's thread. It
-    must never read the events by itself: they change queues, and the worker thread may be in a batch."""
+    Ensures that a request is answered after all changes by other processes that came before it: the hub calls this
+    reader before all clients, and the next batch reads the events first. Assumes the loop's thread. This reader must
+    never read the events itself: that changes queues, and the worker thread may be running a batch."""
 
     def __init__(self, descriptor: int, hub: Hub, committer: Committer) -> None:
-        """Begins to watch. descriptor: the engine's for events."""
+        """Begins to watch. descriptor: the engine's inotify descriptor."""
         self.watched = False
         self._descriptor = descriptor
         self._hub = hub
@@ -165,10 +167,11 @@ class Changes:
         return self._descriptor
 
     def ready(self) -> int:
-        """Has the engine read its events before everything that follows. The hub calls it when there are some."""
+        """Schedules a read of the engine's events before all later requests. The hub calls this when there are
+        events."""
         job = Job(self._committer.refresh, begins=True)
         if not self._committer.runs_in_loop:
-            self._hub.drop(self)  # the events may stay for a while, and are not to wake the hub again and again
+            self._hub.drop(self)  # unread events would wake the hub again and again
             job.ended = partial(self._hub.watch, self)
         self._committer.scheduled.append(job)
         return 0

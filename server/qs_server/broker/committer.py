@@ -1,17 +1,17 @@
 """Group commit: runs the requests of all connections as batches, each with one commit.
 
-How it works. Connections add their requests to `scheduled` in a poll cycle of the hub. At its end the hub calls
-`on_poll_end`, and everything that has come in the cycle is one batch, with one sync: group commit. While the worker
-thread makes one batch durable, the next one fills, so batches grow with the number of clients by themselves, and no
-request waits for a timer. A batch runs in the loop instead if a thread would only cost time: without syncs, with fast
-commits, or with one client.
+How it works. Connections add their requests to `scheduled` in a poll cycle of the hub. At the end of the cycle the hub
+calls `on_poll_end`, and all requests of the cycle are one batch, with one sync: group commit. While the worker thread
+makes one batch durable, the next one fills, so batches grow with the number of clients by themselves, and no request
+waits for a timer. A batch runs in the loop instead if a thread would only cost time: without syncs, with fast commits,
+or with one client.
 
 A batch has one of three forms, in `_batch`:
-- With queues of files, it does its pushes first, so that their files are synced together (1.5 times as fast with 16
-  programs that push and 16 that receive).
-- With other queues, its pushes, from many clients or from one that pipelines, are merged into one push for each queue,
-  in half the time (scripts/bench/documents.py); then the other requests follow in their order.
-- With a history, each request runs by itself, as each event needs the address of its client.
+- With queues of files, the batch does its pushes first, so that their files are synced together (1.5 times as fast with
+  16 programs that push and 16 that receive).
+- With other queues, the pushes of many clients, or of one client that pipelines, are merged into one push for each
+  queue, which takes half the time (scripts/bench/documents.py); then the other requests follow in their order.
+- With a history, each request runs by itself, because each event needs the address of its client.
 """
 
 import logging
@@ -49,11 +49,11 @@ _new = tuple.__new__
 
 
 class Alarm:
-    """The next time at which something is due, which batches set, and the sleep of a task until then.
+    """Keeps the next time at which something is due, which batches set, and lets one task sleep until then.
 
     Ensures that `wait` returns when the time that was set last has come, and not before. Only an earlier time wakes the
-    task. For a later one, or none, it wakes at the old time and sleeps again: this costs less than waking it for each
-    request.
+    task. For a later time, or none, the task wakes at the old time and sleeps again: that costs less than waking the
+    task for each request.
 
     Assumes the loop's thread, and one task that waits."""
 
@@ -71,12 +71,12 @@ class Alarm:
             self._earlier.set()
 
     async def wait(self, clock: Clock) -> None:
-        """Sleeps until the time has come, even if it changes meanwhile. clock: the engine's."""
+        """Sleeps until the time `due` has come, also if `due` changes meanwhile. clock: the engine's clock."""
         while True:
             self.sleeps_until, self._earlier = _NEVER if self.due is None else self.due, trio.Event()
             with trio.move_on_after(max(self.sleeps_until - clock(), 0) / SECOND) as sleep:
                 await self._earlier.wait()
-            # Without a time-out it was woken for an earlier time. With one, `due` may be later than it slept.
+            # Without a time-out the task was woken for an earlier time. After a time-out, `due` may have become later.
             if sleep.cancelled_caught and self.due is not None and self.due <= clock():
                 return
 
@@ -87,19 +87,19 @@ class Committer:
     Ensures:
     1. No request is answered before the batch in which it ran is committed. When the commit fails, the engine takes the
        batch back, and every request of it is refused.
-    2. A batch begins with `LEFT` bytes of room in the engine, or as many as its first work needs, if the disk has them.
-       Work that lacks room has changed nothing; it begins the next batch, with room secured for it. What still lacks
-       room then is refused, and the work goes on with its next request.
+    2. Before a batch runs, the engine secures `LEFT` bytes of room, or as many as the batch's first work needs, if the
+       disk has them. Work that lacks room has changed nothing, and comes first in the next batch, with room secured for
+       it. A request that lacks room even then is refused, and the work goes on with its next request.
     3. Work that has to come first (upkeep, changes by other programs) runs before its batch has changed anything.
-    4. Batches are bounded: in messages, and in bytes by the room. What no request bounds is done in slices, with the
-       requests of others in between.
+    4. Batches are bounded: in messages, and in bytes by the room. Work that no request bounds is done in slices, with
+       requests of other clients in between.
 
     Assumes that nothing else uses the engine once the server runs, that the loop's thread runs all of this except
     `_batch`, and that the engine commits nothing inside a request. So the engine needs no lock: while the worker
     thread runs a batch, the loop leaves it alone and only schedules work.
 
-    It must never end work half way (so cancellation waits), block the loop for a slow commit, or know what a request
-    means.
+    A committer must never end work half way (so cancellation waits), block the loop for a slow commit, or know what a
+    request means, except that it merges pushes of one message.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Committer:
         subscriptions: Subscriptions,
         history: "History | None" = None,
     ) -> None:
-        """history: the lifecycle record, None if it is off."""
+        """history: the lifecycle record, None without one."""
         self._storage = storage
         self._durability = durability
         self._waiters = waiters
@@ -120,8 +120,8 @@ class Committer:
         self._dirty = trio.Event()  # wakes `sync_at_intervals`
         self._next_slice: Job | None = None  # the job that gives back messages of closed connections
         self._syncs = durability is Durability.ALWAYS
-        self._complaint = ""  # about room, as it was logged last
-        self._commit_is_cheap = self._pushes_first = False  # these are from the last batch's effects
+        self._complaint = ""  # the last logged line about missing room
+        self._commit_is_cheap = self._pushes_first = False  # both come from the last batch's effects
         self._room = storage.room
         self._has_subscribers = False  # True if the last batch had work for subscribers
         self._busy = False  # True while the worker thread runs a batch
@@ -138,7 +138,7 @@ class Committer:
     # -- scheduling
 
     def note_clients(self, count: int) -> None:
-        """Takes note of how many connections there are: with one, a thread for its batches would only cost time."""
+        """Notes the number of connections: with only one, a thread for its batches would only cost time."""
         self._clients = count
 
     @property
@@ -147,7 +147,7 @@ class Committer:
         return not self._busy and (self._commit_is_cheap or not self._syncs or self._clients <= 1)
 
     async def run(self, work: Work) -> None:
-        """Advances the work until it is done or has to wait, and commits. `work.pause` tells why it waits. Ignores
+        """Runs the work until it is done or has to wait, and commits. `work.pause` tells why it waits. Ignores
         cancellation, so that no work is left half done."""
         if not self.scheduled and self.runs_in_loop:
             batch = [work]
@@ -161,16 +161,16 @@ class Committer:
 
     async def call(self, function: Callable[[], object], *, begins: bool = False) -> bool:
         """Runs a function on the engine, in a batch. Returns False if the function or its commit failed. begins: True
-        if it has to be the first of the batch."""
+        if the function has to run first in its batch."""
         job = Job(function, begins=begins)
-        while job.left:  # it lacked room, or its batch failed before
+        while job.left:  # the function lacked room, or its batch failed before
             await self.run(job)
         return not job.failed
 
     def post(self, work: Work) -> None:
         """Schedules the work for one of the next batches, and returns at once."""
         if work.ended is None:
-            work.ended = partial(self._post_again, work)  # as nobody waits for its end
+            work.ended = partial(self._post_again, work)  # since nobody waits for its end
         self.scheduled.append(work)
         self._more.set()
 
@@ -180,7 +180,7 @@ class Committer:
             self.post(work)
 
     def on_poll_end(self) -> bool:
-        """Runs the batch of this poll cycle, if it is one for the loop. Returns False if work is left for `serve`."""
+        """Runs the batch of this poll cycle, if it can run in the loop. Returns False if work is left for `serve`."""
         if self.scheduled and not self._busy and (self._commit_is_cheap or self.runs_in_loop):
             # With one client there is one work in a cycle, and no list has to be divided.
             batch = self._next_batch() if len(self.scheduled) > 1 else self.scheduled
@@ -193,7 +193,7 @@ class Committer:
         return False
 
     async def serve(self) -> None:
-        """Runs scheduled work until it is cancelled, in the worker thread or in the loop."""
+        """Runs scheduled work until cancelled, in the worker thread or in the loop."""
         while True:
             await self._more.wait()
             self._more = trio.Event()
@@ -213,8 +213,8 @@ class Committer:
                     self._finish(batch, effects)
 
     def _next_batch(self) -> list[Work]:
-        """Takes scheduled work, up to `_MESSAGES`, so that later requests do not wait too long, and up to work that
-        begins a batch."""
+        """Takes scheduled work for one batch: at most `_MESSAGES`, so that later requests do not wait too long, and
+        nothing from the next work on that has to be first in its batch."""
         messages = taken = 0
         for work in self.scheduled:
             if messages >= _MESSAGES or (taken and work.begins):
@@ -227,7 +227,7 @@ class Committer:
     # -- one batch, in the worker thread or in the loop
 
     def _batch(self, works: Sequence[Work]) -> Effects:  # noqa: C901, PLR0912 - its steps, without a call each
-        """Runs one batch with its commit. Returns what follows from it."""
+        """Runs one batch with its commit. Returns the effects of the commit."""
         # No work may raise here for a fault of one request: an error is one of the engine, and concerns the batch.
         storage, history, first = self._storage, self._history, works[0]
         try:
@@ -235,12 +235,12 @@ class Committer:
             if first.lacked is not None or least < LEFT:
                 self._secure(first.lacked)
                 least = storage.room
-            least = min(least, LEFT)  # a full disk has no more for the next batch either
+            least = min(least, LEFT)  # a full disk has no more room for the next batch either
             if self._syncs and self._pushes_first:
                 self._advance_by_kind(works, least)
             else:
                 others = works
-                if first.begins:  # nearly every second batch begins with a look at changes by other programs
+                if first.begins:  # nearly every second batch first reads changes by other programs
                     if history is not None:
                         history.begin(first.peer)
                     first.advance(None)
@@ -248,14 +248,14 @@ class Committer:
                 if history is None and (len(others) > 1 or (others and others[0].left > 1)):
                     _push_together(storage, others)  # not with a history, which needs each push's client
                 for work in others:
-                    # The first runs whatever room is left, so that each batch gets something done.
+                    # The first work always runs, so that each batch gets something done.
                     if work is not first and storage.room < least:
-                        break  # it is left for the next batch, with those behind it
+                        break  # this work and all later ones are left for the next batch
                     if history is not None:
                         history.begin(work.peer)
                     work.advance(None)
             if history is not None:
-                history.begin("")  # what the commit does is nobody's request
+                history.begin("")  # events of the commit itself belong to no client
             effects = storage.commit()
         except Exception as error:
             effects = self._take_back(works, error)
@@ -269,7 +269,7 @@ class Committer:
         return effects
 
     def _secure(self, lacked: NoRoomError | None) -> None:
-        """Secures room for a batch. Without it, requests are refused as they find none."""
+        """Secures room for a batch. If that fails, requests that lack room are refused."""
         complaint = ""
         try:
             self._storage.secure(lacked)
@@ -281,7 +281,7 @@ class Committer:
 
     def _take_back(self, works: Sequence[Work], error: Exception) -> Effects:
         """Refuses a batch that failed: no request of it may be answered as done."""
-        expected = isinstance(error, OSError)  # a disk fails; all else is a fault of the code, and needs its trace
+        expected = isinstance(error, OSError)  # any other error is a fault of the code: traceback
         _logger.error("a commit failed, and its requests are refused: %s", error, exc_info=not expected)
         self._storage.roll_back()
         for work in works:
@@ -291,27 +291,27 @@ class Committer:
         return self._storage.effects()
 
     def _advance_by_kind(self, works: Sequence[Work], least: int) -> None:
-        """Does the pushes of all requests first, so that their files are synced together. least: bytes of room with
-        which work may begin."""
+        """Does the pushes of all requests first, so that their files are synced together. least: bytes of room that
+        must be free before another work is run."""
         storage, history = self._storage, self._history
         if works[0].begins:
             works[0].advance(None)
-        # In rounds, as a client that pipelines alternates between pushes and other requests, which stay in order.
+        # In rounds, because a client that pipelines alternates between pushes and other requests, which stay in order.
         while works := [work for work in works if work.runnable and not work.begins]:
             for pushing in (True, False):
                 for work in works:
                     if storage.room < (least if pushing else min(least, _LEAST)):
                         if not pushing:
                             return  # the others are left for the next batch
-                        break  # what pushes nothing runs all the same
+                        break  # work that pushes nothing still runs
                     if history is not None:
                         history.begin(work.peer)
                     work.advance(pushing)
-                # Reads changes by other processes, and the events of our own, after each half: so the next half is up
-                # to date, and no events of ours are left at the end.
+                # Each half is followed by a read of changes by other processes and of the events of our own: so the
+                # next half is up to date, and no events of ours are left at the end.
                 self.refresh()
             if storage.room < least:
-                return  # the pushes that are left wait for the next batch; what pushes nothing has run
+                return  # the other pushes wait for the next batch; work that pushes nothing has run
 
     def refresh(self) -> None:
         """Reads changes by other programs. Call it in a batch."""
@@ -321,8 +321,9 @@ class Committer:
             _logger.error("changes by other programs could not be read: %s", error)
 
     def _deliver(self, effects: Effects) -> Effects:
-        """Delivers visible messages to subscribers, after the commit: a message must not be delivered before its push
-        is durable, while nobody waits for the record of a receive. Returns all effects, with those of the delivery."""
+        """Delivers visible messages to subscribers. Runs after the commit, because a message must not be delivered
+        before its push is durable; the records of the deliveries' receives need no sync before the messages are sent.
+        Returns the effects of the commit and of the deliveries together."""
         arrived, failed = effects.arrived, effects.failed
         more = dict(arrived)
         while True:  # until nothing more has come: the refresh may find messages of other programs
@@ -334,7 +335,7 @@ class Committer:
             if not more:
                 break
             arrived.update(more)
-        # The subscriptions have times of their own: ends of leases, and when to try a queue again that has failed.
+        # The subscriptions are due at times of their own: when leases end, and when a failed queue is tried again.
         due, expiry = self._subscriptions.next_due(), effects.next_expiry
         if due is not None and (expiry is None or due < expiry):
             expiry = due
@@ -343,7 +344,8 @@ class Committer:
     # -- the end of a batch, in the loop
 
     def _finish(self, works: Sequence[Work], effects: Effects) -> None:  # noqa: C901 - as `_batch`
-        """Ends a batch: has answers sent, adds works that wait to the waiters, and wakes those that can go on."""
+        """Ends a batch: has answers sent, adds waiting works to the waiters, and wakes waiting works whose messages
+        have come."""
         self.served += len(works)
         if self._has_subscribers:
             self._serve_subscribers()
@@ -356,7 +358,7 @@ class Committer:
             ended, work.ended = work.ended, None  # before the call, which may post the work again
             if ended is not None:
                 ended()
-        # After the works of the batch: those that have just begun to wait are woken too.
+        # After the works of the batch, so that works that have just begun to wait are woken too.
         if effects.arrived and self._waiters.any:
             self._waiters.wake_all(effects.arrived)
         for alarm, due in ((self.expiry, effects.next_expiry), (self.upkeep, effects.next_upkeep)):
@@ -373,7 +375,7 @@ class Committer:
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
         if self._subscriptions.unfinished and (self._next_slice is None or not self._next_slice.left):
-            # One at a time. It weighs as much as a slice, so that the batch takes fewer requests with it.
+            # One slice at a time. The job's weight is that of a slice, so that its batch takes fewer requests.
             self._next_slice = Job(self._subscriptions.give_back, SLICE)
             self.post(self._next_slice)
 
@@ -390,7 +392,7 @@ class Committer:
         while True:
             await self._dirty.wait()
             await trio.sleep(_INTERVAL)
-            self._dirty = trio.Event()  # before the sync: what changes meanwhile is for the next one
+            self._dirty = trio.Event()  # before the sync: later changes are for the next sync
             sync = self._storage.background_sync()
             if sync is None:
                 continue
@@ -401,9 +403,9 @@ class Committer:
 
 
 def _push_together(storage: Engine, works: Sequence[Work]) -> None:
-    """Does the next pushes of each work, queue by queue, for queues that are faster with many at once. Pushes with
-    lists, delays or keys, and those that fail here, are handled like any other request: a merged push fails as a whole,
-    and only by itself does each get its own error."""
+    """Merges the next pushes of all works, queue by queue, for queues that are faster with many at once. Leaves out
+    pushes with lists, delays or keys. A merged push fails as a whole: then each push is handled by itself later, and
+    gets its own error."""
     runs: dict[str, list[tuple[Work, list[PushMessage]]]] = {}
     for work in works:
         pushes = work.pushes()
@@ -415,7 +417,7 @@ def _push_together(storage: Engine, works: Sequence[Work]) -> None:
 
 
 def _push_run(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessage]]]) -> None:
-    """Does pushes to one queue as one. found: works, and the pushes of each."""
+    """Does the pushes to one queue as one push. found: works, each with its pushes."""
     drafts: list[Draft] = []
     size = taken = 0
     try:

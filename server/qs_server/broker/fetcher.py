@@ -1,10 +1,10 @@
 """Fetches messages for subscribers of queues on another server.
 
 How it works. Subscriptions receive in a batch, which cannot wait for another server. So the first receive from such a
-queue finds nothing, and is noted in `FetchedSource.wanted`. A call in a thread asks the other server for as many
-messages as subscribers have room for, and waits until there are some. They are put into the source, a batch is run, and
-the subscriptions receive them there like any others. What they leave is given back to the other server at once: this
-server keeps no store of messages that its subscribers have no room for.
+queue finds nothing, and notes the queue in `FetchedSource.wanted`. A call in a thread asks the other server for as many
+messages as subscribers have free prefetch for, and waits until there are some. The messages are put into the source, a
+batch is run, and the subscriptions receive them there like any others. Messages that no subscriber takes are given back
+to the other server at once: this server keeps no store of messages that its subscribers cannot take.
 """
 
 import logging
@@ -37,13 +37,15 @@ up to `_WAIT` seconds."""
 
 
 class FetchedSource:
-    """The `Source` of subscriptions: the server's own storage, and the messages fetched from other servers.
+    """Implements the `Source` of subscriptions, with the server's own storage and the messages fetched from other
+    servers.
 
-    Ensures that `receive` and `release` return at once, for a remote queue too: they take what was fetched, and leave
-    the rest to the `Fetcher`, which `changes` tells of it. Assumes that the methods of `Source`, `put` and `take_left`
-    are called in batches, in the loop or in the worker thread, and the others in the loop.
+    Ensures that `receive` and `release` return at once, for a remote queue too: they take the messages that were
+    fetched, and leave the rest to the `Fetcher`, which learns of the work from `changes`. Assumes that the methods of
+    `Source`, `put` and `take_left` are called in batches, in the loop or in the worker thread, and the other methods in
+    the loop.
 
-    It must never call another server: that is the fetcher's work, in threads."""
+    The source must never call another server: that is the fetcher's work, in threads."""
 
     def __init__(self, storage: Engine, remotes: Remotes) -> None:
         self._storage = storage
@@ -60,7 +62,7 @@ class FetchedSource:
         """By queue: the call that fetches messages now."""
 
     async def changes(self) -> set[str]:
-        """Waits until messages of queues are wanted or given back. Returns these queues."""
+        """Waits until messages of some queues are wanted or to be given back. Returns these queues."""
         self._token = trio.lowlevel.current_trio_token()
         while not self._woken:
             await self._more.wait()
@@ -81,13 +83,13 @@ class FetchedSource:
         self._more.set()
 
     def has(self, qid: str) -> bool:
-        """Returns True if there is a queue of that name, here or on another server."""
+        """Tells whether there is a queue of this name, here or on another server."""
         return qid in self._storage.queues() or self._remotes.engine_of(qid) is not None
 
     def receive(
         self, qid: str, count: int, visibility: int | None, max_bytes: int, room: Callable[[str], int]
     ) -> list[Message]:
-        """Receives for a subscriber, see `Source`. If no message was fetched, has some fetched for a later call."""
+        """Implements `Source.receive`. If no message has been fetched, notes that messages of the queue are wanted."""
         if self._remotes.engine_of(qid) is None:
             return self._storage.receive((qid,), count, visibility, max_bytes, held=True)
         found = self._fetched.pop(qid, [])
@@ -96,12 +98,12 @@ class FetchedSource:
         if not found:
             self.wanted[qid] = min(max(count, room(qid)), _COUNT), visibility
             self._wake(qid)
-        for message in found[:count]:  # now, and not when they were fetched: only these reach a client
+        for message in found[:count]:  # noted now, and not when fetched: only these messages reach a client
             self._remotes.note("received", qid, message.mid, len(message.payload or b""), message.receives)
         return found[:count]
 
     def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None:
-        """Releases a message, see `Queue`. On another server, the release happens a little later, in a thread, and
+        """Releases a message, as `Queue` says. On another server, the release happens a little later, in a thread, and
         without the delay."""
         if self._remotes.engine_of(qid) is None:
             return self._storage.queue(qid).release(receipt, delay)
@@ -112,7 +114,7 @@ class FetchedSource:
         return None
 
     def deserted(self, qid: str) -> None:
-        """Stops the call for a queue without subscribers. Call it in any thread."""
+        """Stops the call for a queue that has no subscribers any more. Call this in any thread."""
         self.wanted.pop(qid, None)
         if (call := self.calls.get(qid)) is not None:
             call.stop.set()
@@ -126,18 +128,19 @@ class FetchedSource:
 
 
 class Fetcher:
-    """Fetches messages for the source, and gives some back.
+    """Fetches messages for the source, and gives back those that no subscriber takes.
 
     Ensures:
     1. One call at a time fetches for a queue, and only while a subscriber wants messages.
-    2. A message that was fetched is delivered, or given back: also if the call is given up, the server stops, or its
-       subscribers went away meanwhile. Only a server that hangs or fails then keeps it until its window ends.
-    3. A server that fails is asked again every second, and the log says so once for a queue.
+    2. A fetched message is delivered or given back, also if the call is given up, the server stops, or the subscribers
+       have gone meanwhile. Only if the other server hangs or fails then, the message stays hidden until its window
+       ends.
+    3. A server that fails is asked again every second, and the log says so once for each queue.
 
     A queue has two tasks, one that fetches and one that gives back, so that neither waits for the other: a fetch may
     take `_WAIT` seconds.
 
-    It must never hold up a batch. It changes what the subscriptions see only by jobs of the committer."""
+    The fetcher must never hold up a batch, and changes the source only in jobs of the committer."""
 
     def __init__(
         self, source: FetchedSource, remotes: Remotes, committer: Committer, subscriptions: Subscriptions
@@ -151,7 +154,7 @@ class Fetcher:
         self._failing: set[str] = set()  # queues of which the log says that their server fails
 
     async def serve(self) -> None:
-        """Runs until it is cancelled. Messages released before that are still given back."""
+        """Runs until cancelled. Messages that were released before that are still given back."""
         try:
             async with trio.open_nursery() as nursery:
                 while True:
@@ -190,14 +193,14 @@ class Fetcher:
             await run_call(call, _FETCHERS)
             found = call.result()
         except NoSuchQueueError:
-            return True  # the subscriptions find out in their next batch
+            return True  # the subscriptions notice this in their next batch
         except (StorageError, OSError) as error:
             if qid not in self._failing:
                 self._failing.add(qid)
                 _logger.error("messages of %r cannot be fetched: %s; it is tried again every second", qid, error)
             return False
         except trio.Cancelled:
-            # What came as the call was stopped would stay hidden for a window.
+            # Messages that came while the call was stopped would stay hidden for a window.
             with trio.CancelScope(shield=True):
                 await _give_back(engine, call.found())
             raise

@@ -1,10 +1,11 @@
-"""The work that the broker runs, and how it waits.
+"""Defines the work that the broker runs, and how it waits.
 
 `Work` is what a batch consists of: the requests of a connection (`session.requests.RequestBatch`), or a function of the
-server itself (`Job`). Work that cannot go on has a `Pause`: for messages, and then it stands among the `Waiters`; for a
+server itself (`Job`). Work that cannot go on has a `Pause`: for messages, while the `Waiters` hold the work; for a
 `Call`, which runs in a thread of its own; for a time; or for the next batch.
 
-Work knows nothing of sockets, and the broker nothing of operations.
+Work knows nothing of sockets. The broker knows requests only as work; the one operation that it looks at is a push of
+one message, because pushes can be merged.
 """
 
 import logging
@@ -30,36 +31,36 @@ one from stopping."""
 
 
 class Call(Generic[T]):
-    """A function that runs in a thread, as it may take long, and its result.
+    """Holds a function that may take long and so runs in a thread, and the function's result.
 
-    Ensures that `result` either returns what the function returned or raises: also before its end, as the thread of a
-    call that was given up cannot be killed and goes on alone. Assumes that a function that may wait long looks at its
-    event now and then.
+    Ensures that `result` either returns the function's result or raises. It raises also while the function still runs:
+    the thread of a call that was given up cannot be killed and goes on alone. Assumes that a function that may wait
+    long checks its event now and then.
 
-    The function must never touch the engine of the root: that belongs to the batches."""
+    The function must never touch the engine of the root, which only batches may use."""
 
     def __init__(self, function: Callable[[threading.Event], T], *, waits: bool = False) -> None:
-        """Takes a function, which is called with an event that is set when it should stop. waits: True if it waits for
-        messages."""
+        """Takes the function to run. function: called with an event, which is set when the function should stop; waits:
+        True if the function waits for messages."""
         self.stop = threading.Event()
         self.waits = waits
         self._function = function
-        self._result: list[T] = []  # a list, as None may be a result
+        self._result: list[T] = []  # a list, because None may be a result
         self._error: Exception | None = None
 
     def run(self) -> None:
         try:
             self._result.append(self._function(self.stop))
-        except Exception as error:  # it is raised in the handler, by `result`
+        except Exception as error:  # `result` raises the error in the handler
             self._error = error
 
     def found(self) -> list[Any]:
-        """Returns the messages that a call has received although nobody waits for it any more, so that they can be
-        given back."""
+        """Returns the messages that the call has received, so that they can be given back if nobody waits for the call
+        any more."""
         return list(self._result[0]) if self._result and isinstance(self._result[0], list) else []
 
     def result(self) -> T:
-        """Returns the function's result, or raises its error. Raises RemoteError if it has not ended."""
+        """Returns the function's result, or raises its error. Raises RemoteError if the function has not ended."""
         if self._error is not None:
             raise self._error
         if not self._result:
@@ -68,8 +69,8 @@ class Call(Generic[T]):
 
 
 async def run_call(call: Call[Any], limiter: trio.CapacityLimiter) -> None:
-    """Runs a call in a thread. If the task is cancelled, tells the call to stop and waits `_STOP_TIMEOUT` for its end;
-    after that the call continues alone, and its result is an error."""
+    """Runs a call in a thread. If the task is cancelled, tells the call to stop and waits `_STOP_TIMEOUT` for its end.
+    After that time the call continues alone, and `result` raises an error."""
     done = trio.Event()
     running = trio.CancelScope(shield=True)  # the thread is left alone only when its time is over
     async with trio.open_nursery() as nursery:
@@ -93,10 +94,10 @@ async def _run(call: Call[Any], limiter: trio.CapacityLimiter, running: trio.Can
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Tells why a handler cannot answer yet. With call, it waits for the end of that call; else with qids, for a
-    message in one of these queues, at most `wait` seconds from its first pause; with neither, for `wait` seconds, and
-    with 0 only until the requests of others have run. lacks: the room that the next step lacked in this batch, None if
-    that is not the reason."""
+    """Tells why a handler cannot answer yet. With `call`, the handler waits for the end of the call. With `qids`, it
+    waits for a message in one of these queues, at most `wait` seconds from its first pause. With neither, it waits for
+    `wait` seconds; 0 means until the requests of other clients have run. lacks: the error of a step that lacked room in
+    this batch, None for any other reason."""
 
     qids: tuple[str, ...] = ()
     wait: float = 0
@@ -107,17 +108,17 @@ class Pause:
 
     @property
     def is_asked_for(self) -> bool:
-        """True for a wait for messages, and for the delay after a wrong token: they do not count as time that the
+        """True for a wait for messages, and for the delay after a wrong token: such waits do not count as time that the
         request took."""
         return bool(self.qids or self.wait)
 
 
 class Work(Protocol):
-    """The part of a request batch or a job that the committer uses.
+    """Describes the part of a request batch or a job that the committer uses.
 
     Ensures that `advance` returns within some milliseconds, that it raises nothing for the fault of one request, and
     that a request which lacked room has changed nothing. Assumes that `advance`, `pushes`, `pushed` and the two `fail`
-    are called inside a batch, by one thread at a time. It must never send an answer by itself: the batch may fail."""
+    are called inside a batch, by one thread at a time. Work must never send an answer itself: the batch may fail."""
 
     left: int
     """The number of requests without an answer; for a job, 1 until it has run."""
@@ -137,7 +138,7 @@ class Work(Protocol):
 
     @property
     def runnable(self) -> bool:
-        """True if there is something to do now."""
+        """True if the work can go on now."""
 
     @property
     def peer(self) -> str:
@@ -150,8 +151,8 @@ class Work(Protocol):
         """Answers the first of the requests that `pushes` returned. mids: the ids of their messages."""
 
     def advance(self, pushing: bool | None) -> None:
-        """Runs the next requests, up to one that has to wait or lacks room. pushing: True to stop before the first that
-        is not a push, False before the first push, None to run all."""
+        """Runs the next requests, up to one that has to wait or lacks room. pushing: True to stop before the first
+        request that is not a push, False to stop before the first push, None to run all."""
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
         """Answers pushes that failed in the commit with their errors, by (queue, id)."""
@@ -163,17 +164,17 @@ class Work(Protocol):
 class Job:
     """Runs a function on the engine, as part of a batch.
 
-    Ensures that the function runs to its end once, or fails once: if it lacked room, or an earlier work of its batch
-    failed before it ran, it is run in a later batch. Assumes that the function is short, as it is not divided, and
-    that it has changed nothing when it raises NoRoomError. An error must never end the loop that runs the batch: it is
-    logged, and `failed` says so."""
+    Ensures that the function runs to its end once, or fails once: if it lacked room, or its batch failed before it ran,
+    a later batch runs it. Assumes that the function is short, because it is not divided into slices, and that it has
+    changed nothing when it raises NoRoomError. An error must never end the loop that runs the batch: the error is
+    logged, and `failed` is set."""
 
     pause: Pause | None = None
     peer = ""
 
     def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1, *, begins: bool = False) -> None:
-        """Takes a function of the server. weight: the amount of its work, in messages; begins: True if it has to be the
-        first of its batch."""
+        """Takes the function to run. weight: the amount of work, in messages; begins: True if the job has to run first
+        in its batch."""
         self._function = function
         self.weight = weight
         self.begins = begins
@@ -190,7 +191,7 @@ class Job:
         return []
 
     def pushed(self, mids: Iterable[int]) -> None:
-        """Does nothing, as `pushes` returns nothing."""
+        """Does nothing: `pushes` returns nothing."""
 
     def advance(self, pushing: bool | None) -> None:
         if pushing:
@@ -201,23 +202,23 @@ class Job:
         except OSError as error:
             lacks = error.unmet(self.lacked) if isinstance(error, NoRoomError) else None
             if lacks is not None:
-                self.left, self.lacked, self.begins = 1, lacks, True  # the next batch begins with it, and has room
+                self.left, self.lacked, self.begins = 1, lacks, True  # it runs first in the next batch, which has room
             else:
-                self.fail(error)  # without an error for the rest of the batch
+                self.fail(error)  # the rest of the batch does not fail
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
-        """Does nothing, as a job pushes nothing."""
+        """Does nothing: a job pushes nothing."""
 
     def fail(self, error: Exception) -> None:
         if self.left and isinstance(error, OSError):
-            return  # it was not run in that batch, and is in a later one
+            return  # it was not run in that batch, and a later one runs it
         self.left, self.failed = 0, True
         _logger.error("background work of the server failed: %s", error)
 
 
 class _Place:
-    """The place of a waiting work. wake: is called when the work is woken, None until its session listens; woken: True
-    if that has happened, also before the session listens."""
+    """Holds the state of a waiting work. wake: called when the work is woken, None until its session listens; woken:
+    True if the work has been woken, also before the session listens."""
 
     __slots__ = ("pause", "wake", "woken")
 
@@ -228,61 +229,61 @@ class _Place:
 
 
 class Waiters:
-    """The works that wait for messages of queues.
+    """Holds the works that wait for messages of queues.
 
     Ensures:
-    1. Work is woken in the order in which it began to wait, one for each message that has become visible. None polls.
-    2. Work that was woken and found no message, as somebody else was faster, gets its old place again: it brings the
-       same `Pause`.
-    3. Work that was woken and is given up wakes the next one: no message is visible while somebody waits for it.
+    1. Works are woken in the order in which they began to wait, one for each message that has become visible. No work
+       polls.
+    2. Work that was woken and found no message, because another receive was faster, gets its old position in the line
+       again: it brings the same `Pause`.
+    3. Work that was woken and is given up wakes the next work, so that no message stays visible while work waits for
+       it.
     4. Work that waits for several queues is woken once, whichever of them has a message first.
 
-    Assumes the loop's thread, except for `count`, and that who was woken runs in a later batch: `wake` receives
-    nothing.
+    Assumes the loop's thread, except for `count`, and that woken work runs in a later batch: `wake` receives nothing.
 
-    It must never run or end work itself. What a wait means to a client is the business of its session."""
+    The waiters must never run or end work. What a wait means to a client is the session's business."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, list[tuple[int, Work]]] = {}  # by queue, those not woken yet, sorted by `Pause.order`
-        self._places: dict[Work, _Place] = {}  # also of those that were woken and have not run since
+        self._lines: dict[str, list[tuple[int, Work]]] = {}  # queue -> works not woken yet, sorted by `Pause.order`
+        self._places: dict[Work, _Place] = {}  # also of woken works that have not run since
         self.any = False
         """True if any work waits that was not woken yet. An attribute, as each batch reads it."""
 
     def add(self, work: Work, pause: Pause) -> None:
-        """Adds a work to the line of each queue, before those that began to wait later."""
+        """Adds a work to the line of each queue, before the works that began to wait later."""
         self._places[work] = _Place(pause)
         self.any = True
         for qid in pause.qids:
             insort(self._lines.setdefault(qid, []), (pause.order, work), key=_order)
 
     def count(self, qid: str) -> int:
-        """Returns how many wait for a queue. May be called in any thread, as a batch asks for its figures."""
+        """Returns how many works wait for a queue. May be called in any thread, because batches ask for this figure."""
         return len(self._lines.get(qid, ()))
 
     @property
     def total(self) -> int:
-        """The number of works that wait, each in one queue or several."""
+        """The number of works that wait, each for one queue or several."""
         return len(self._places)
 
     def listen(self, work: Work, wake: Callable[[], None]) -> bool:
-        """Returns True if a waiting work has been woken, because there may be a message for it. If not, has `wake`
-        called when it is."""
+        """Returns True if a waiting work has been woken already. If not, calls `wake` when the work is woken."""
         place = self._places[work]
         place.wake = wake
         return place.woken
 
     def wake_all(self, arrived: Mapping[str, int]) -> None:
-        """Wakes works of queues. arrived: the number of messages of each."""
+        """Wakes works that wait for queues. arrived: queue -> number of messages that have become visible."""
         for qid, messages in arrived.items():
             if qid in self._lines:
                 self.wake(qid, messages)
 
     def wake(self, qid: str, count: int) -> None:
-        """Wakes the first works of a queue. count: the number of messages."""
+        """Wakes the first works that wait for a queue. count: the number of messages that have become visible."""
         for _, work in self._lines.get(qid, [])[:count]:
             place = self._places.get(work)
             if place is None or place.woken:
-                # The slice is older than this: one before it was woken, was given up at once, and woke this one.
+                # The list is older than this: an earlier work was woken, was given up at once, and woke this one.
                 continue
             self._remove(place.pause)
             place.woken = True
@@ -294,12 +295,12 @@ class Waiters:
         self._remove(self._places.pop(work).pause)
 
     def leave(self, work: Work) -> None:
-        """Removes a work that is given up, if it waits; if it was woken, wakes the next in line."""
+        """Removes a work that is given up, if it waits. If the work had been woken, wakes the next one in line."""
         place = self._places.pop(work, None)
         if place is None:
             return
         self._remove(place.pause)
-        if place.woken:  # its message is still there, and nothing else would wake anybody for it
+        if place.woken:  # its message is still visible, and nothing else would wake the next work
             for qid in place.pause.qids:
                 self.wake(qid, 1)
 

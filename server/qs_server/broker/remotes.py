@@ -1,7 +1,7 @@
-"""Remote queues, whose messages another server keeps: finds their engines, and receives from them.
+"""Finds the engines of remote queues, whose messages another server keeps, and receives from them.
 
-Another server may be slow or hang, so its engines are asked in threads (`operations/remote_requests.py`, `fetcher.py`),
-outside of batches. What a batch has to know of them is in memory, in `Remotes`.
+Another server may be slow or hang, so its engine is called in threads (`operations/remote_requests.py`, `fetcher.py`),
+outside of batches. `Remotes` keeps in memory all that a batch has to know of remote queues.
 """
 
 import logging
@@ -26,16 +26,16 @@ _logger = logging.getLogger(__name__)
 
 
 class Remotes:
-    """The engines of remote queues, by the names of their storages.
+    """Holds the engines of remote queues, by the names of their storages.
 
     Ensures:
     1. An engine is opened once, when it is first asked for: a server without remote queues imports no library for them.
-    2. A storage that cannot be used, as its library is missing, costs its queues and no others: requests about them are
-       refused with the reason, and the server runs.
+    2. If a storage cannot be used because its library is missing, only requests about its queues are refused, with the
+       reason, and the server runs.
     3. All methods except `open` and `close` answer from memory, so a batch may call them.
 
-    Assumes that `engines` is read in any thread, and that the other attributes are changed in batches, at the start, or
-    under the lock. It must never contact another server by itself."""
+    Assumes that any thread reads `engines`, and that the other attributes are changed in batches, at the start, or
+    under the lock. This class must never contact another server."""
 
     def __init__(
         self,
@@ -46,11 +46,12 @@ class Remotes:
     ) -> None:
         """Begins without an open engine. open_engine: opens the engine of a storage, returns None if there is none, and
         raises UnsupportedError if its library is missing; own: the storages that are not remote, None for all; default:
-        the storage of new queues that name none; lifecycle: gets the events of messages, None if nobody wants them."""
+        the storage of new queues whose request names no storage; lifecycle: gets the events of messages, None without a
+        history."""
         self.engines: Mapping[str, RemoteEngine] = {}
         """The open engines. Replaced as a whole, so that threads can read it without a lock."""
         self.out_of_reach: dict[str, str] = {}
-        """The queues of storages that cannot be used, each with its storage."""
+        """The queues of storages that cannot be used: queue -> storage."""
         self._open_engine = open_engine
         self._own = own
         self._default = default
@@ -65,10 +66,11 @@ class Remotes:
         queue it is about."""
 
     def open(self, storage: str) -> RemoteEngine | None:
-        """Opens the engine of a storage, once. Returns None if there is no such engine. Takes up to a second, for the
-        import of its library, so call it at the start or in a thread. Raises UnsupportedError if that is missing."""
+        """Opens the engine of a storage, once. Returns None if there is no such engine. Call this at the start or in a
+        thread, because the import of the library takes up to a second. Raises UnsupportedError if the library is
+        missing."""
         with self._opening:
-            if storage in self._refusals:  # importing it again would take as long to fail
+            if storage in self._refusals:  # importing the library again would take as long to fail
                 raise UnsupportedError(self._refusals[storage])
             engine = self.engines.get(storage)
             if engine is None:
@@ -88,7 +90,7 @@ class Remotes:
         self.has_queues = bool(self.has_queues or qids)
 
     def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
-        """Counts an event of a message, and reports it to the history; see `Lifecycle`."""
+        """Counts an event of a message, and passes the event to the history; see `Lifecycle`."""
         counts = self.counts
         if event == "pushed":
             counts.pushed += 1
@@ -103,7 +105,8 @@ class Remotes:
             self._lifecycle.note(event, qid, mid, size, receives)
 
     def engine_of(self, qid: str) -> RemoteEngine | None:
-        """Returns the engine of a queue, None if it is not remote. Raises UnsupportedError if it is out of reach."""
+        """Returns the engine of a queue, None if the queue is not remote. Raises UnsupportedError if the queue is out
+        of reach."""
         if qid in self.out_of_reach:
             why = self._refusals[self.out_of_reach[qid]]
             raise UnsupportedError(f"queue {qid!r} cannot be used: {why}")
@@ -113,15 +116,16 @@ class Remotes:
         return None
 
     def storage_for(self, storage: str | None) -> str | None:
-        """Returns the storage of a new queue if it may be remote, else None. storage: None for the default."""
+        """Returns the storage for a new queue if that storage may be remote, else None. storage: the name in the
+        request, None for the default."""
         name = storage or self._default
         if not name or self._own is None or name in self._own:
             return None
         return name
 
     def engine_of_all(self, qids: Sequence[str], refusal: str) -> RemoteEngine | None:
-        """Returns the engine of all these queues, None if none is remote. Raises UnsupportedError if they have several.
-        refusal: the end of its text."""
+        """Returns the engine that all these queues share, None if no queue is remote. Raises UnsupportedError if the
+        queues have several engines. refusal: the end of the error's text."""
         engine = self.engine_of(qids[0])
         for qid in qids:
             if self.engine_of(qid) is not engine:
@@ -146,16 +150,16 @@ def receive_wanted(
     max_bytes: int,
     wait: float,
 ) -> list[Message]:
-    """Receives like RemoteEngine.receive, for a client or a subscriber who waits. Gives back messages that come after
-    `stop` is set, as nobody is there for them. If one of the queues is deleted meanwhile, continues with the others,
-    like a receive from queues of this server."""
+    """Receives like RemoteEngine.receive, for a client or a subscriber that waits. Messages that come after `stop` is
+    set are given back, because nobody waits for them any more. If one of the queues is deleted meanwhile, continues
+    with the others, like a receive from queues of this server."""
     until = time.monotonic() + wait
     while True:
         left = max(until - time.monotonic(), 0)
         try:
             found = engine.receive(qids, most, visibility, max_bytes, wait=left, stop=stop)
         except NoSuchQueueError:
-            others = [qid for qid in qids if qid in engine.queues()]  # by what this server knows, without a call
+            others = [qid for qid in qids if qid in engine.queues()]  # from memory, without a call
             if not others or len(others) == len(qids):
                 raise
             qids = others
@@ -167,7 +171,7 @@ def receive_wanted(
 
 
 def give_back(engine: RemoteEngine, messages: Sequence[Message]) -> None:
-    """Makes received messages visible again. Logs how many stay hidden if that fails: they come back when their windows
+    """Makes received messages visible again. If that fails, logs how many messages stay hidden until their windows
     end."""
     for at, message in enumerate(messages):
         try:
@@ -175,7 +179,7 @@ def give_back(engine: RemoteEngine, messages: Sequence[Message]) -> None:
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
             continue  # it was acknowledged or received meanwhile
         except RemoteError as error:
-            # Each of the others would take as long to fail, and a client or a stop waits for this.
+            # Each of the other messages would take as long to fail, and a client or a stop waits for this.
             left, qid = len(messages) - at, message.qid
             _logger.error("%s messages of %r stay hidden until their windows end: %s", left, qid, error)
             return

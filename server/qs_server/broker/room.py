@@ -1,10 +1,10 @@
-"""Says in the log when the disk is full and when it has room again: one line for each, however many requests are
-refused in between.
+"""Logs when the disk is full and when it has free space again: one line for each, however many requests are refused in
+between.
 
-The disk is full from the first request that is refused for lack of room. It has room again once for ten seconds none
-was refused, and a request was stored that is at least as large as the smallest refused one, or much more is free than
-at the last refusal. So small messages that still fit between large ones that do not are no news, and neither is a disk
-on which each deleted message makes room for the next.
+The disk counts as full from the first request that is refused for lack of space. It counts as free again when no
+request was refused for ten seconds and, in addition, a request was stored that is at least as large as the smallest
+refused one, or much more space is free than at the last refusal. So nothing is logged when small messages still fit and
+large ones do not, or when each deleted message frees the space for the next one.
 """
 
 import logging
@@ -27,21 +27,22 @@ _LOOK = 1.0
 
 
 class DiskRoom:
-    """Knows whether there is room on the disk of a root, and has the log say so.
+    """Knows whether the disk of a root has free space, and logs changes.
 
-    Ensures one line in the log when the disk becomes full, and one when it has room again: see above. While there is
-    room nothing runs, and a request costs one look at `full`. Assumes that `refused` and `stored` are called in
-    batches, which run in the loop or in the worker thread, one at a time.
+    Ensures one line in the log when the disk becomes full, and one when it has free space again: see above. While there
+    is free space nothing runs, and a request costs one look at `full`. Assumes that `refused` and `stored` are called
+    in batches, which run in the loop or in the worker thread, one at a time.
 
-    It must never decide whether a request is refused: the engine does, which may find room for a small one."""
+    This class must never decide whether a request is refused: the engine decides, and may find space for a small
+    request."""
 
     def __init__(self, root: str, clock: Clock, disk: Disk | None = None) -> None:
-        """clock: the engine's."""
+        """clock: the engine's clock."""
         self._root = os.path.abspath(root)
         self._clock = clock
         self._disk = disk or Disk()
         self.full = False
-        """True while the disk is full. While it is, `stored` is to be called."""
+        """True while the disk is full. Call `stored` only while this is True."""
         self._least = 0  # bytes of the smallest request that was refused
         self._refusals = 0
         self._last = 0  # when a request was refused last
@@ -51,7 +52,8 @@ class DiskRoom:
         self._token: trio.lowlevel.TrioToken | None = None  # of the loop in which `serve` sleeps
 
     def refused(self, size: int) -> None:
-        """Notes that a request was refused for lack of room. size: bytes of its payloads, 0 if it has none."""
+        """Notes that a request was refused for lack of space. size: bytes of the request's payloads, 0 without
+        payloads."""
         if not self.full:
             self.full, self._least, self._refusals = True, size, 0
             _logger.error(
@@ -68,11 +70,11 @@ class DiskRoom:
         self._refusals += 1
 
     def stored(self, size: int) -> None:
-        """Notes that a request was carried out that stores so many bytes. Call it while the disk is full."""
+        """Notes that a request that stores so many bytes was carried out. Call this only while the disk is full."""
         self._fits = self._fits or size >= self._least
 
     async def serve(self) -> None:
-        """Finds out when there is room again. Runs until it is cancelled; sleeps while the disk is not full."""
+        """Finds out when there is free space again. Runs until cancelled; sleeps while the disk is not full."""
         self._token = trio.lowlevel.current_trio_token()
         while True:
             await self._began.wait()
@@ -98,7 +100,7 @@ class DiskRoom:
     def _free_bytes(self) -> int | None:
         try:
             return self._disk.free_bytes(self._root)
-        except OSError:  # a file system need not say: then only a request that is stored shows that there is room
+        except OSError:  # then only a stored request shows that there is free space
             return None
 
     def _left(self) -> str:

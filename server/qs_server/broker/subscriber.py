@@ -1,9 +1,10 @@
-"""Describes clients that subscribe: subscribers (connections with subscriptions), the leases of the messages that they
-hold, and the answers that carry messages.
+"""Defines subscribers (connections with subscriptions), the leases of the messages that they hold, and the answers that
+carry messages.
 
-A delivery is bounded twice. A subscription holds at most `prefetch` unacknowledged messages, which bounds what a client
-that stops working keeps from others. A subscriber has at most `outbox` bytes of deliveries on their way, which bounds
-the server's memory for a client that does not read. `Subscriptions` decides with both who gets the next message.
+A delivery is bounded twice. A subscription holds at most `prefetch` unacknowledged messages, so a client that stops
+working keeps only so many from others. A subscriber has at most `outbox` bytes of deliveries on their way, which bounds
+the server's memory for a client that does not read. `Subscriptions` uses both bounds to choose the subscriber for the
+next message.
 """
 
 import heapq
@@ -25,19 +26,19 @@ _Answer = TypeVar("_Answer", Delivery, GetMessage)
 def cost(message: Message) -> int:
     """Returns how many bytes of a subscriber's outbox a message takes."""
     if not isinstance(message, GetMessage):
-        return 0  # the end of a subscription: there is one at most for each
+        return 0  # the end of a subscription: at most one for each
     return OVERHEAD + len(message.payload or b"") + len(message.reason or "")
 
 
 @dataclass(slots=True, eq=False)
 class Subscriber:
-    """A connection with subscriptions, and its back-pressure.
+    """Holds the subscriptions of a connection, and their back-pressure.
 
-    Ensures that a subscriber that was passed over, as its outbox was full, is served again once half of it is free.
-    Assumes that `assigned` and `is_blocked` are used in batches, which may run in the worker thread, and `written` and
-    `has_read` in the loop: each of the two counts has one writer, so neither needs a lock.
+    Ensures that a subscriber that was passed over because its outbox was full is served again once half of the outbox
+    is free. Assumes that `assigned` and `is_blocked` are used in batches, which may run in the worker thread, and
+    `written` and `has_read` in the loop: each of the two counts has one writer, so neither needs a lock.
 
-    outbox: the most bytes of deliveries that may wait for the client; deliver: is called in the loop when messages are
+    outbox: the most bytes of deliveries that may wait for the client; deliver: called in the loop when messages are
     pending; peer: the client's address; assigned, written: bytes of deliveries so far."""
 
     outbox: int
@@ -55,20 +56,22 @@ class Subscriber:
 
     @property
     def room(self) -> int:
-        """Bytes of deliveries that may be sent now."""
+        """The free bytes of the outbox: deliveries of this size may be sent now."""
         return self.outbox - (self.assigned - self.written)
 
     def has_read(self, size: int) -> bool:
-        """Counts bytes of written deliveries, in the loop. Returns True if the subscriber should be served again."""
+        """Counts bytes of deliveries that the socket has taken. Called in the loop. Returns True if the subscriber
+        should be served again."""
         self.written += size
-        # Not at the first free byte: each time it is served again costs a job in a batch.
+        # Not at the first free byte, because serving the subscriber again costs a job in a batch.
         if not self.blocked or self.room * 2 < self.outbox:
             return False
         self.blocked = False
         return True
 
     def is_blocked(self) -> bool:
-        """Returns True if there is no room; then `has_read` will return True when there is. Call it in a batch.
+        """Returns True if the outbox is full; then `has_read` will return True once half of it is free. Call this in a
+        batch.
 
         This sets `blocked` before it reads the count again; `has_read`, in another thread, counts before it reads
         `blocked`: so one of the two notices."""
@@ -80,11 +83,11 @@ class Subscriber:
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """A subscription, to one queue or several. Its req is taken while it is open, and after that until the last message
-    that it holds is acknowledged, released, or visible again.
+    """Describes a subscription to one queue or several. Its req cannot be used again while the subscription is open,
+    and after that until the last message that it holds is acknowledged, released, or visible again.
 
-    req: of its subscribe request; prefetch: the most messages it holds; visibility: microseconds, None for the queues'
-    own; closed: True if it gets no more messages."""
+    req: the req of the subscribe request; prefetch: the most messages that the subscription holds; visibility:
+    microseconds, None for the queues' own; closed: True if the subscription gets no more messages."""
 
     subscriber: Subscriber
     req: str | None
@@ -96,21 +99,21 @@ class Subscription:
     closed: bool = False
 
     def has_room(self) -> bool:
-        """Returns True if it may be sent a message. Call it in a batch."""
+        """Tells whether the subscription has free prefetch and its subscriber free outbox. Call this in a batch."""
         return len(self.receives) < self.prefetch and not self.subscriber.is_blocked()
 
 
 class Leases:
-    """The leases of subscriptions: maps each message that was sent, and neither deleted nor released, to its
+    """Holds the leases of subscriptions: maps each message that was sent, and neither deleted nor released, to its
     subscription.
 
     Ensures:
     1. A message has one lease at most, and `Subscription.receives` has exactly the messages of its leases.
-    2. A lease is known to be over as soon as its visibility window has ended by its time, though nobody says so.
+    2. A lease counts as over as soon as the time of its visibility window is over, without a notice from the engine.
     3. A message costs two entries of dictionaries, and the heap is never much longer than there are leases.
 
-    Assumes that it is used in batches. It must never decide whether a client still holds a message: that is the
-    engine's, which compares the receives of a receipt."""
+    Assumes that all methods are called in batches. Leases must never decide whether a client still holds a message: the
+    engine decides, by the receives in a receipt."""
 
     def __init__(self) -> None:
         self._leases: dict[str, dict[int, tuple[Subscription, int]]] = {}
@@ -122,13 +125,14 @@ class Leases:
         other, so they stay until they come first or `_tidy` removes them."""
 
     def begin(self, key: Key, subscription: Subscription, receives: int, end: int) -> None:
-        """Adds the lease of a message that nobody holds. end: of its window, in microseconds since the Epoch."""
+        """Adds the lease of a message that nobody holds. end: the end of the message's window, in microseconds since
+        the Epoch."""
         subscription.receives[key] = receives
         self.count += 1
         self._note(key, subscription, end)
 
     def move(self, key: Key, end: int) -> None:
-        """Changes the end of a lease, if there is one."""
+        """Changes the end of a message's lease, if the message has one."""
         found = self._find(key)
         if found is not None:
             self._note(key, found[0], end)
@@ -143,27 +147,27 @@ class Leases:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Removes ended leases from the heap when most of it is."""
+        """Removes ended leases from the heap when they are most of it."""
         if len(self._ends) > 2 * self.count + 64:  # so rarely that the cost for each message is constant
             queues = self._leases.items()
             self._ends = [(end, (qid, mid)) for qid, leases in queues for mid, (_, end) in leases.items()]
             heapq.heapify(self._ends)
 
     def end(self, key: Key) -> Subscription | None:
-        """Ends the lease of a message. Returns the subscription that held it, None if there was none."""
+        """Ends the lease of a message. Returns the subscription that held the message, None if there was no lease."""
         leases = self._leases.get(key[0], {})
         found = leases.pop(key[1], None)
         if found is None:
             return None
         if not leases:
-            del self._leases[key[0]]  # or deleted queues would stay here for good
+            del self._leases[key[0]]  # otherwise deleted queues would stay here for ever
         self.count -= 1
         del found[0].receives[key]
         return found[0]
 
     def end_all(self, qid: str, upto: int | None = None) -> set[Subscription]:
-        """Ends the leases of a queue, in some 0.3 us each. Returns the subscriptions that held them. upto: the greatest
-        id, None for all."""
+        """Ends the leases of a queue, in some 0.3 us each. Returns the subscriptions that held the messages. upto: the
+        greatest id, None for all."""
         leases = self._leases.get(qid, {})
         mids = [mid for mid in leases if upto is None or mid <= upto]  # a list, as `end` changes the dictionary
         holders = {self.end((qid, mid)) for mid in mids}
@@ -174,7 +178,7 @@ class Leases:
         return None if found is None else found[0]
 
     def next_end(self) -> int | None:
-        """Returns when the next lease ends, None if there is none."""
+        """Returns the time at which the next lease ends, None if there are no leases."""
         self._tidy()  # `end` does not: many leases may end before anybody asks
         while self._ends:
             end, key = self._ends[0]
@@ -185,14 +189,14 @@ class Leases:
         return None
 
     def due(self, now: int) -> Key | None:
-        """Returns a message whose lease should have ended, None if there is none."""
+        """Returns a message whose lease should have ended by now, None if there is no such message."""
         end = self.next_end()
         return None if end is None or end > now else self._ends[0][1]
 
 
 def delivery_of(message: Stored, req: str | None = None) -> GetMessage:
-    """Returns the answer with a message: a delivery has the form of an answer to get-message. req: the subscription's,
-    None for a request."""
+    """Returns the answer that carries a message: a delivery has the form of an answer to get-message. req: the
+    subscription's req, None for the answer to a request."""
     answer = GetMessage(
         message.qid,
         message.mid,
@@ -209,7 +213,7 @@ def delivery_of(message: Stored, req: str | None = None) -> GetMessage:
 
 
 def peeked(message: Stored) -> Delivery:
-    """Returns the entry of a list with a message that was peeked at."""
+    """Returns the list entry for a message that was peeked at."""
     entry = Delivery(
         message.mid,
         message.payload or b"",
@@ -223,7 +227,8 @@ def peeked(message: Stored) -> Delivery:
 
 
 def with_origin(answer: _Answer, origin: Origin | None) -> _Answer:
-    """Adds the origin of a dead letter to an answer, and returns it. origin: None for any other message."""
+    """Adds the origin of a dead letter to an answer, and returns the answer. origin: None for a message that is not a
+    dead letter."""
     if origin is not None:
         answer.dead_from, answer.dead_mid, answer.dead_receives = origin.qid, origin.mid, origin.receives or None
         answer.dead_at, answer.dead_reason = origin.at or None, origin.reason

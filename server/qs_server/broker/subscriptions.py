@@ -3,10 +3,10 @@
 A delivery is a receive: it hides the message for its visibility window, and counts against the subscription's prefetch
 until somebody deletes or releases the message, its window ends, or the connection ends.
 
-How it works. The queues that may have something to deliver are noted in `_to_serve`: messages have arrived, or a
-subscription has room again. After its commit, each batch calls `dispatch`, which receives for these queues in
+How it works. Queues that may have messages to deliver are noted in `_to_serve`, when messages have arrived or a
+subscription has free prefetch again. After its commit, each batch calls `dispatch`, which receives for these queues in
 round-robin order of their subscriptions. The deliveries stay pending (`Subscriber.mail`) until the loop sends them at
-the end of the batch. So deliveries cost no commit of their own, and a queue at rest costs nothing.
+the end of the batch. So deliveries cost no commit of their own, and an idle queue costs nothing.
 """
 
 import logging
@@ -51,13 +51,13 @@ Refusals = Callable[[Collection[str]], tuple[ErrorCode, str] | None]
 
 
 class Source(Protocol):
-    """Supplies the messages of subscriptions: from the server's engine, and other servers (`fetcher.FetchedSource`).
+    """Supplies the messages of subscriptions, from the server's engine and from other servers.
 
-    Ensures that no method waits for another server. Assumes calls in batches. An interface, as the fetcher that fills
-    the one implementation imports this module."""
+    Ensures that no method waits for another server. Assumes calls in batches. The one implementation is
+    `fetcher.FetchedSource`, whose module imports this one."""
 
     def has(self, qid: str) -> bool:
-        """Returns True if there is a queue of that name."""
+        """Tells whether there is a queue of this name."""
 
     def receive(
         self, qid: str, count: int, visibility: int | None, max_bytes: int, room: Callable[[str], int]
@@ -66,7 +66,7 @@ class Source(Protocol):
         together could take, so that a call to another server fetches for all of them."""
 
     def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None:
-        """Releases a message, see `Queue.release`."""
+        """Releases a message as `Queue.release` does."""
 
     def deserted(self, qid: str) -> None:
         """Notes that a queue has no subscriptions any more."""
@@ -76,16 +76,17 @@ class Subscriptions:
     """Delivers the messages of a server to its subscribers.
 
     Ensures:
-    1. A subscription holds at most `prefetch` messages, and a subscriber that does not read gets no more than its
-       outbox has room for.
-    2. The subscriptions of a queue get its messages in turn, and the queues are served in turn: one with many messages
-       does not keep the others waiting.
+    1. A subscription holds at most `prefetch` messages, and a subscriber that does not read gets no more than fits into
+       its outbox.
+    2. The subscriptions of a queue get its messages round robin, and the queues are served round robin: a queue with
+       many messages does not keep the others waiting.
     3. Messages of a subscription that has ended are visible again, or back off, as if their receives had failed; but
        when the server stops, they are visible at once.
     4. A batch delivers and gives back so many messages at most that requests do not wait long.
 
     Assumes that all methods are called in batches, and that `settled` is told of each message that is deleted, released
-    or received again. Never waits, and never sends: deliveries are collected until the batch is committed."""
+    or received again. This class never waits, and never sends: deliveries are collected until the batch is
+    committed."""
 
     def __init__(self, source: Source, clock: Clock, record: "History | None" = None) -> None:
         self._source = source
@@ -104,20 +105,21 @@ class Subscriptions:
         """The delay with which messages of ended subscriptions are released, None for the back-off of their queues."""
         self._failed: set[str] = set()  # queues that could not be read, until `_try_again`
         self._try_again: int | None = None
-        self._lacking: Key | None = None  # the message that could not be given back for lack of room
+        self._lacking: Key | None = None  # the message that could not be given back for lack of room in the log
         self.busy = False
         """True if `dispatch` should be called at the end of each batch. An attribute, as each batch reads it."""
 
     # -- subscribing
 
     def open(self, subscription: Subscription) -> None:
-        """Adds a subscription; it gets messages after `start`."""
+        """Adds a subscription, which gets messages after `start`."""
         self.busy = True
         subscription.subscriber.subscriptions[subscription.req] = subscription
         subscription.subscriber.new.append(subscription)
 
     def start(self, subscriber: Subscriber) -> None:
-        """Begins to serve a subscriber's new subscriptions. It is called when their answers are on their way."""
+        """Begins to serve a subscriber's new subscriptions. Called when the answers to the subscribe requests are in
+        the outbox."""
         new, subscriber.new = subscriber.new, []
         for subscription in new:
             if not subscription.closed:
@@ -126,7 +128,7 @@ class Subscriptions:
                 self.feed(subscription)
 
     def feed(self, subscription: Subscription) -> None:
-        """Notes that a subscription may have room: its queues are served in the next `dispatch`."""
+        """Notes that a subscription may have free prefetch: its queues are served in the next `dispatch`."""
         self.busy = True
         self._to_serve.update(dict.fromkeys(subscription.qids))
 
@@ -136,7 +138,7 @@ class Subscriptions:
         self._to_serve[qid] = None
 
     def feed_all(self, subscriber: Subscriber) -> None:
-        """Notes that a subscriber has room in its outbox again, which had blocked all its subscriptions."""
+        """Notes that a subscriber has free outbox again, after a full outbox had blocked all its subscriptions."""
         for subscription in subscriber.subscriptions.values():
             self.feed(subscription)
 
@@ -153,15 +155,15 @@ class Subscriptions:
         self._leave_if_over(subscription)
 
     def _leave_if_over(self, subscription: Subscription) -> None:
-        """Frees the req of a closed subscription that holds no message."""
+        """Frees the req of a subscription that is closed and holds no message."""
         if subscription.closed and not subscription.receives:
             known = subscription.subscriber.subscriptions
             if known.get(subscription.req) is subscription:
                 del known[subscription.req]
 
     def drop(self, subscriber: Subscriber) -> None:
-        """Ends the subscriptions of a closed connection. `give_back` releases its messages later; meanwhile others may
-        settle them."""
+        """Ends the subscriptions of a closed connection. `give_back` releases the connection's messages later; until
+        then other clients may still delete or release them."""
         # They leave the round-robin order with `close`, in a slice: there may be thousands of queues.
         self.mail.discard(subscriber)
         self.busy = True
@@ -170,24 +172,25 @@ class Subscriptions:
             self._leaving.append((subscription, list(subscription.receives)[::-1]))
 
     def stop(self) -> None:
-        """Notes that the server stops: what its subscribers hold is visible at once from now on. They did not fail, so
-        nothing is to back off."""
+        """Notes that the server stops: from now on, messages that are given back are visible at once. The subscribers
+        did not fail, so the messages must not back off."""
         self._delay = 0
 
     def give_back(self) -> None:
-        """Releases a slice of the messages of ended subscriptions: see `leaving`. Raises NoRoomError if a message lacks
-        room: the next call goes on with it, and leaves it hidden if it still lacks room."""
+        """Releases a slice of the messages of ended subscriptions: see `leaving`. Raises NoRoomError if the log lacks
+        room for a release: the next call begins with the same message, and leaves it hidden if the room is still
+        lacking."""
         left, until = _GIVEN_BACK, self._clock() + _GIVING_BACK
         while self._leaving and left > 0:
             subscription, held = self._leaving[0]
             while held and left > 0:
                 self._give_back(subscription, held[-1])
-                held.pop()  # only now: if it lacked room, the next call begins with it
+                held.pop()  # only now: after a NoRoomError the next call begins with this message
                 left = left - 1 if self._clock() < until else 0
             if not held:
                 self._leaving.popleft()
                 self.close(subscription)
-                left -= 1 + len(subscription.qids) // _QUEUES  # one may have thousands of queues, and no message
+                left -= 1 + len(subscription.qids) // _QUEUES  # it may have thousands of queues, and no message
 
     def _give_back(self, subscription: Subscription, key: Key) -> None:
         receives = subscription.receives.get(key)
@@ -201,14 +204,14 @@ class Subscriptions:
             pass  # the subscriber does not hold it any more
         except OSError as error:
             if isinstance(error, NoRoomError) and self._lacking != key:
-                self._lacking = key  # one try more, in a batch that begins with room for it
+                self._lacking = key  # one more try, in a batch that has room for it
                 raise
             _logger.error("message %s of %r stays hidden until its window ends: %s", key[1], key[0], error)
         self._end(key)
 
     def end_forbidden(self, subscriber: Subscriber, find: Refusals) -> None:
-        """Ends the subscriptions that the client is not allowed any more, and gives back their messages. One that has
-        not started stays, as its end must not come before its answer."""
+        """Ends the subscriptions that the client may not have any more, and gives back their messages. Keeps a
+        subscription that has not started: its end must not be sent before the answer to its request."""
         for subscription in list(subscriber.subscriptions.values()):  # `close` changes the dictionary
             begun = not subscription.closed and subscription not in subscriber.new
             refusal = find(subscription.qids) if begun else None
@@ -220,14 +223,15 @@ class Subscriptions:
     # -- messages that were sent
 
     def receipt(self, subscriber: Subscriber, qid: str, mid: int) -> Receipt | None:
-        """Returns the receipt of a message that this subscriber holds, None if it does not."""
+        """Returns the receipt of a message if this subscriber holds the message, else None."""
         subscription = self._leases.holder((qid, mid))
         if subscription is None or subscription.subscriber is not subscriber:
             return None
         return Receipt(mid, subscription.receives[qid, mid])
 
     def settled(self, qid: str, mid: int) -> None:
-        """Ends the lease of a message that was deleted, released or received again. Its subscription has room then."""
+        """Ends the lease of a message that was deleted, released or received again. The subscription that held the
+        message has free prefetch again."""
         subscription = self._end((qid, mid)) if self._leases.count else None
         if subscription is not None and not subscription.closed:
             self.feed(subscription)
@@ -239,15 +243,16 @@ class Subscriptions:
         return subscription
 
     def extended(self, qid: str, mid: int, end: int) -> None:
-        """Moves the end of the lease of a message whose window was extended. end: in microseconds since the Epoch."""
+        """Moves the end of the lease of a message whose window was extended. end: the new end, in microseconds since
+        the Epoch."""
         self._leases.move((qid, mid), end)
 
     def purged(self, qid: str, upto: int) -> None:
-        """Ends the leases of purged messages. upto: the greatest id."""
+        """Ends the leases of purged messages. upto: the greatest id of a purged message."""
         self._end_all(qid, upto)
 
     def gone(self, qid: str) -> None:
-        """Ends the leases of a deleted queue, and the subscriptions to this queue alone."""
+        """Ends the leases of a deleted queue, and the subscriptions that have no other queue."""
         self._end_all(qid)
         for subscription in self._by_queue.pop(qid, ()):
             subscription.qids.discard(qid)
@@ -265,7 +270,7 @@ class Subscriptions:
     # -- delivering
 
     def dispatch(self, arrived: Iterable[str]) -> None:
-        """Delivers messages of these queues, and of those whose subscribers have got room."""
+        """Delivers messages of the queues in `arrived`, and of the queues in `_to_serve`."""
         self._end_due()
         if self._by_queue:
             self._dispatch(arrived)
@@ -286,7 +291,7 @@ class Subscriptions:
                 left -= self._serve(qid, left)
             else:
                 unserved.append(qid)
-        if unserved:  # they come before queues that were served: one with many messages must not take every slice
+        if unserved:  # before the queues that were served: a queue with many messages must not take every slice
             self._to_serve = dict.fromkeys([*unserved, *self._to_serve])
 
     def count(self, qid: str) -> int:
@@ -302,11 +307,11 @@ class Subscriptions:
         return qid in self._to_serve
 
     def room(self, qid: str) -> int:
-        """Returns how many messages of a queue its subscriptions could take, by their prefetch."""
+        """Returns the free prefetch of all subscriptions to a queue together."""
         return sum(max(each.prefetch - len(each.receives), 0) for each in self._by_queue.get(qid, ()))
 
     def _end_due(self) -> None:
-        """Ends leases that are over, and has failed queues served again after a while."""
+        """Ends leases whose time is over, and notes failed queues to be served again after a while."""
         if self.next_due() is None:
             return
         now = self._clock()
@@ -318,7 +323,7 @@ class Subscriptions:
             self._failed.clear()
 
     def next_due(self) -> int | None:
-        """Returns when `dispatch` should be called even if nothing happens before, None for never."""
+        """Returns the time at which `dispatch` should be called even if nothing happens before, None for never."""
         end = self._leases.next_end()
         if self._try_again is None or end is None:
             return self._try_again if end is None else end
@@ -330,16 +335,17 @@ class Subscriptions:
 
     @property
     def unfinished(self) -> bool:
-        """True if there is more to deliver or to give back."""
+        """True if messages are left to deliver or to give back."""
         return bool(self._to_serve or self._leaving)
 
     @property
     def leaving(self) -> bool:
-        """True if messages of ended subscriptions are to be given back."""
+        """True if messages of ended subscriptions have still to be given back."""
         return bool(self._leaving)
 
     def _serve(self, qid: str, most: int) -> int:
-        """Delivers messages of a queue. Returns how many. most: the messages that are left of the slice."""
+        """Delivers messages of a queue. Returns the number of messages. most: how many messages the slice may still
+        deliver."""
         given = 0
         try:
             if not self._source.has(qid):
@@ -351,13 +357,13 @@ class Subscriptions:
                     break
                 found = self._receive(qid, subscription, most - given)
                 if not found:
-                    self._by_queue[qid].move_to_end(subscription, last=False)  # it got nothing: it stays first
+                    self._by_queue[qid].move_to_end(subscription, last=False)  # it got nothing, so it stays first
                     break
                 given += len(found)
         except NoSuchQueueError:
             self.gone(qid)
         except Exception as error:
-            # The other queues are served all the same, and this one is not tried again in each batch.
+            # The other queues are still served, and this one is not tried again in each batch.
             known = isinstance(error, OSError)
             _logger.error("messages of %r could not be handed out: %s", qid, error, exc_info=not known)
             self._failed.add(qid)
@@ -365,7 +371,8 @@ class Subscriptions:
         return given
 
     def _next(self, qid: str) -> Subscription | None:
-        """Returns the next subscription with room, and puts it last; None if none has room."""
+        """Returns the next subscription that can take a message, and moves it to the end of the order; None if no
+        subscription can."""
         in_turn = self._by_queue.get(qid) or OrderedDict[Subscription, None]()
         for _ in range(len(in_turn)):
             subscription = next(iter(in_turn))
@@ -375,9 +382,9 @@ class Subscriptions:
         return None
 
     def _receive(self, qid: str, subscription: Subscription, most: int) -> list[Received]:
-        """Receives messages of a queue for a subscription, and makes deliveries of them. Returns the messages."""
+        """Receives messages of a queue for a subscription, and makes a delivery of each. Returns the messages."""
         subscriber = subscription.subscriber
-        count = 1  # several subscriptions get one message in turn; a single one gets all that it has room for
+        count = 1  # several subscriptions get one message each, round robin; a single one gets all that it can take
         if len(self._by_queue[qid]) == 1:
             count = min(most, subscription.prefetch - len(subscription.receives), subscriber.room // OVERHEAD // 2 + 1)
         room = subscriber.room - count * OVERHEAD
@@ -398,6 +405,6 @@ class Subscriptions:
         self.mail.add(subscriber)
 
     def take_mail(self) -> set[Subscriber]:
-        """Returns the subscribers that have got pending deliveries since the last call."""
+        """Returns the subscribers that have new pending deliveries since the last call."""
         mail, self.mail = self.mail, set()
         return mail

@@ -1,11 +1,11 @@
-"""The history: writes a line for each event of a message to files, which other programs read later.
+"""Writes the history: a line for each event of a message, in files that other programs read later.
 
-The pages call these files the lifecycle record. A record in the code is always one of the log.
+The pages call these files the lifecycle record. In the code, a record is always a record of the log.
 
-How it works. The engine notes events while a batch runs, and the committer has them written after the commit, or
-dropped if it failed. `History` keeps the lines of a batch and writes them to the open file. `HistoryFolder` gives it
-that file, and makes a finished one of it: synced and renamed, which never changes again. A lock on an open file tells
-other servers in the folder that its writer lives. docs/history.md has the format and the promises.
+How it works. The engine notes events while a batch runs. The committer has the events written after the commit, or
+dropped if the commit failed. `History` keeps the lines of a batch and writes them to the open file. `HistoryFolder`
+opens that file, and later finishes it: syncs and renames it. A finished file never changes again. A lock on an open
+file tells other servers in the folder that its writer lives. docs/history.md has the format and the promises.
 """
 
 import contextlib
@@ -50,7 +50,8 @@ quoted = lru_cache(10_000)(json.dumps)
 
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """A file ends at `size` bytes, or `age` seconds after its first line. keep: bytes that stay, None: all."""
+    """Holds the options of the history. size, age: a file ends at so many bytes, or so many seconds after its first
+    line; keep: the most bytes of finished files that stay, None for all."""
 
     folder: str
     size: int = 64 * 1024 * 1024
@@ -59,23 +60,23 @@ class HistoryOptions:
 
 
 class OpenFile:
-    """A file that is being written.
+    """Writes lines to a file of the history.
 
     Ensures that its first `size` bytes are whole lines, also after a failed write: readers of the finished file never
-    see half a line. It must never be written by two servers: `HistoryFolder` holds its lock."""
+    see half a line. Two servers must never write the same file: `HistoryFolder` holds a lock on it."""
 
     def __init__(self, name: str, fd: int, disk: Disk) -> None:
-        """name: of the finished file."""
+        """name: the name that the finished file will have."""
         self.name = name
         self.fd = fd
         self.size = 0
         self.torn = False
-        """True if there may be bytes beyond the size."""
+        """True if there may be bytes beyond `size`."""
         self._disk = disk
 
     def append(self, data: bytes) -> None:
-        """Writes whole lines, all or none. Raises OSError."""
-        self.truncate()  # what a failed write has left would tear the first of these lines
+        """Writes whole lines, either all or none. Raises OSError."""
+        self.truncate()  # bytes of a failed write would tear the first of these lines
         try:
             self._disk.pwrite(self.fd, data, self.size)
         except OSError:
@@ -86,22 +87,22 @@ class OpenFile:
         self.size += len(data)
 
     def truncate(self) -> None:
-        """Removes bytes beyond the size. Raises OSError."""
+        """Removes bytes beyond `size`. Raises OSError."""
         if self.torn:
             self._disk.ftruncate(self.fd, self.size)
             self.torn = False
 
 
 class HistoryFolder:
-    """The folder of the history, which several servers may share.
+    """Makes, finishes and removes files in the history's folder, which several servers may share.
 
     Ensures:
     1. A finished file is on disk before it has its name, and never changes again.
-    2. A file whose writer is alive is never finished, renamed or removed by another server. Where the file system has
-       no locks nobody can tell, so the files of killed servers keep their hidden names.
+    2. A file whose writer is alive is never finished, renamed or removed by another server. If the file system has no
+       locks, nobody can tell whether a writer is alive, so the files of killed servers keep their hidden names.
     3. The last finished file stays, whatever the limit of bytes.
 
-    Assumes that other programs read finished files only. It must never touch files with other names."""
+    Assumes that other programs read finished files only. This class must never touch files with other names."""
 
     def __init__(self, path: str, disk: Disk, keep: int | None = None) -> None:
         """path: an existing directory; keep: the most bytes of finished files, None to keep all."""
@@ -114,8 +115,8 @@ class HistoryFolder:
         while True:
             name = _name_of(now)
             file = OpenFile(name, self._disk.open(self._open_path(name), _NEW_FILE, 0o666), self._disk)
-            # A server that starts just now may have locked it first, taking it for a file of a killed server, and have
-            # finished or removed it: then the next name is tried.
+            # Another server that starts just now may have locked the file first, as if it belonged to a killed server,
+            # and have finished or removed it: then the next name is tried.
             if _lock(file.fd) is not False and self._is_in_place(file):
                 return file
             self._disk.close(file.fd)
@@ -130,7 +131,8 @@ class HistoryFolder:
             return False
 
     def finish(self, file: OpenFile) -> None:
-        """Syncs a file and gives it its name; removes an empty one. Failures are logged, and left to a start."""
+        """Syncs a file and renames it to its final name, or removes an empty file. Logs failures; the next start tries
+        again."""
         path = self._open_path(file.name)
         try:
             file.truncate()
@@ -207,7 +209,7 @@ class HistoryFolder:
 
 
 def _lock(fd: int) -> bool | None:
-    """Takes the lock. Returns False if another process has it, None if the file system has no locks."""
+    """Takes the lock. Returns False if another process has the lock, None if the file system has no locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -225,17 +227,18 @@ class History:
     """Writes the events of messages.
 
     Ensures:
-    1. The events of a batch are written after its commit and before its answers. So whatever a server has answered
-       before it is killed is in a file.
-    2. The events of a batch whose commit failed are dropped. Only of a batch with more than `_MOST` events may some be
-       in a file already.
+    1. The events of a batch are written after its commit and before its answers. So the events of all answered requests
+       are in a file, also if the server is killed.
+    2. The events of a batch whose commit failed are dropped. Only if a batch has more than `_MOST` events, some of them
+       may be in a file already.
     3. The lines of a batch go into one file with one write, and have one time.
-    4. An error loses events and nothing else. The log says so once, and how many when writing works again.
+    4. An error loses events and nothing else. The log says so once, and gives the number of lost events when writing
+       works again.
 
-    Assumes that one thread at a time calls `begin`, `note`, `commit` and `discard`: that of the batch. Another thread
-    finishes files, as the sync of a whole file would hold up a batch.
+    Assumes that only the thread of the batch calls `begin`, `note`, `commit` and `discard`. Another thread finishes
+    files, because the sync of a whole file would hold up a batch.
 
-    It must never raise anything into a batch, and never wait for a sync in one."""
+    The history must never raise anything into a batch, and never wait for a sync in a batch."""
 
     def __init__(
         self,
@@ -248,13 +251,13 @@ class History:
     ) -> None:
         """size, age: see HistoryOptions; timer: returns monotonic seconds."""
         self.peer = ""
-        """The client of the current request: HOST:PORT, or empty for the server itself."""
+        """The address of the current request's client, HOST:PORT; empty for the server itself."""
         self._folder = folder
         self._size = size
         self._age = age
         self._clock = clock
         self._timer = timer
-        self._lines: list[str] = []  # of the present batch, without their beginning, which has the time
+        self._lines: list[str] = []  # the lines of the present batch, without their beginning, which has the time
         self._lost = 0  # events since the first failed write, 0 while writing works
         self._try_again = 0.0
         self._changed = threading.Condition()  # its lock guards all attributes below
@@ -265,26 +268,26 @@ class History:
         self._thread: threading.Thread | None = None
 
     def begin(self, peer: str) -> None:
-        """Sets the client of the following events. peer: its address, empty for the server itself."""
+        """Sets the client of the following events. peer: the client's address, empty for the server itself."""
         self.peer = peer
 
     def note(
         self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
     ) -> None:
-        """Notes an event of the present batch. See `qs_storage.shared.Lifecycle`."""
-        # Put together by hand, several times as fast as json.dumps: a batch may have thousands of lines.
+        """Implements `qs_storage.shared.Lifecycle.note`: notes an event of the present batch."""
+        # Formatted by hand, several times as fast as json.dumps: a batch may have thousands of lines.
         self._lines.append(
             f'{event}","queue":{quoted(qid)},"mid":{mid},"size":{"null" if size is None else size}'
             f',"receives":{"null" if receives is None else receives}'
             f',"peer":{quoted(self.peer if peer is None else peer)}}}\n'
         )
         if len(self._lines) >= _MOST:
-            self.commit()  # before the engine's: the memory of a server is bounded, whatever a request removes
+            self.commit()  # before the engine's commit, so that memory is bounded, whatever a request removes
 
     def note_all(
         self, event: Event, qid: str, mids: Sequence[int], sizes: Sequence[int], receives: Iterable[int]
     ) -> None:
-        """Notes an event of many messages. See `qs_storage.shared.Lifecycle`."""
+        """Implements `qs_storage.shared.Lifecycle.note_all`: notes the same event of many messages."""
         head, tail = f'{event}","queue":{quoted(qid)},"mid":', f',"peer":{quoted(self.peer)}}}\n'
         self._lines += [
             f'{head}{mid},"size":{size},"receives":{times}{tail}'
@@ -307,7 +310,7 @@ class History:
 
     def _write(self, data: bytes, count: int, now: int) -> None:
         if self._lost and self._timer() < self._try_again:
-            self._lost += count  # a full disk is not tried for each batch
+            self._lost += count  # not every batch tries a full disk again
             return
         with self._changed:
             try:
@@ -336,7 +339,7 @@ class History:
         self._try_again = self._timer() + _TRY_AGAIN
 
     def _begin_next(self) -> None:
-        """Gives the open file to the other thread, to be finished. The next write makes a new one."""
+        """Gives the open file to the other thread, which finishes it. The next write makes a new file."""
         if self._file is not None:
             self._full.append(self._file)
             self._file = None
@@ -352,7 +355,8 @@ class History:
             pass
 
     def finish_due(self, *, wait: bool = False) -> bool:
-        """Finishes full and old files. Returns False if there were none. wait: True to wait for one, until `close`."""
+        """Finishes full and old files. Returns False if there were none. wait: True to wait for such a file, until
+        `close`."""
         full = self._take_full(wait=wait)
         for file in full:
             self._folder.finish(file)
@@ -379,15 +383,15 @@ class History:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        self.finish_due()  # what the thread, which may never have run, has left
+        self.finish_due()  # the thread may never have run, or have left files
         if self._lost:
             _logger.error("%d events are not in the history", self._lost)
 
 
 @contextmanager
 def running_history(options: HistoryOptions | None, root: str, clock: Clock) -> Iterator[History | None]:
-    """Opens a history for a with block and finishes its files afterwards. Yields None without options. See
-    `open_history`."""
+    """Opens a history for a with block and finishes its files afterwards. Yields None without options. Raises
+    StartError as `open_history` does."""
     if options is None:
         yield None
         return
@@ -400,8 +404,8 @@ def running_history(options: HistoryOptions | None, root: str, clock: Clock) -> 
 
 
 def open_history(options: HistoryOptions, root: str, clock: Clock) -> History:
-    """Opens a history. Makes its folder, and finishes the files of killed servers. root: the directory of the queues.
-    Raises StartError if the folder cannot be used, or lies where queues have theirs."""
+    """Opens a history: makes its folder if missing, and finishes the files of killed servers. root: the directory of
+    the queues. Raises StartError if the folder cannot be used, or lies among the directories of queues."""
     disk = Disk()
     path = os.path.abspath(options.folder)
     if _is_among_queues(path, root):

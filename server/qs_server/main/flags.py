@@ -1,7 +1,7 @@
-"""The flags of queue-server.py: what `--help` says, and the options that they make.
+"""Defines the flags of queue-server.py: the text of `--help`, and the options that the flags set.
 
-What this imports needs nothing but Python's own library: help is shown without the extras, and man pages are made with
-nothing installed.
+This module imports only Python's own library, so help is shown without the extras, and man pages are made with nothing
+installed.
 """
 
 import argparse
@@ -30,8 +30,8 @@ _DEFAULTS = ServerOptions("qs-data")
 
 
 def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> tuple[ServerOptions, int]:
-    """Returns (options, verbosity). storages: choices of --storage. Ends the process on --help and on a wrong flag. A
-    flag that is not given may be in the config file (`parse_arguments`)."""
+    """Returns (options, verbosity). storages: the choices of --storage. Ends the process on --help and on a wrong flag.
+    Flags may also come from the config file (`parse_arguments`)."""
     parser = server_parser(storages)
     parsed = parse_arguments(parser, arguments)
     history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
@@ -50,13 +50,13 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
 
 
 def _given(parsed: argparse.Namespace, flags: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the arguments of an engine whose flags were given."""
+    """Returns the arguments of an engine whose flags were given. flags: argument -> name of its flag."""
     values = {argument: getattr(parsed, flag) for argument, flag in flags.items()}
     return {argument: value for argument, value in values.items() if value is not None}
 
 
 def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
-    """Makes the parser. storages: choices of --storage."""
+    """Makes the parser. storages: the choices of --storage."""
     parser = make_parser(PROGRAM, "The qs queue server: queues in a journal or in directories, XML over TCP.", PORT)
     parser.add_argument(
         "--root",
@@ -135,7 +135,8 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
 
 
 def _umask(text: str) -> int:
-    """Reads a umask, which must leave the server's own user every right: it has to read what it makes."""
+    """Reads a umask, which must leave the server's own user every right, because the server has to read the files that
+    it makes."""
     if not re.fullmatch("0?[0-7]{3}", text) or int(text, 8) & 0o700:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no mode like 077 or 007: three octal digits, the first of them 0"

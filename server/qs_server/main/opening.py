@@ -1,7 +1,7 @@
 """Opens the clock and the engine on the root directory, and the engines of remote storages.
 
-The clock comes first, as it is given to all that follows. Every error of a start is a StartError, with a text that
-names the directory and what to do: an operator reads it, not a programmer.
+The clock comes first, because all later parts need it. Every error of a start is a StartError, with a text for
+operators that names the directory and what to do.
 """
 
 import errno
@@ -41,8 +41,8 @@ ENGINES: dict[str, type[DirectoriesEngine]] = {
 
 
 class Storages(Collection[str]):
-    """The names of all storages: those of ENGINES, and those of the engines that are installed. The installed ones are
-    looked up only for a name that is none of ENGINES, as that takes as long as a fifth of a start."""
+    """Holds the names of all storages: those of ENGINES, and those of the installed engines. The installed engines are
+    looked up only for a name that is not in ENGINES, because the search takes a fifth of the time of a start."""
 
     def __contains__(self, name: object) -> bool:
         return name in ENGINES or name in installed_engines()
@@ -62,7 +62,7 @@ def open_clock(options: ServerOptions) -> Iterator[Clock]:
     with _opening(root):
         disk = Disk()
         disk.make_directories(root, sync=options.durability is not Durability.NONE)
-        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):  # said here, before anything fails half way
+        if not os.access(root, os.R_OK | os.W_OK | os.X_OK):  # checked here, before anything fails half way
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)
         if reason := belongs_to_another(root):
             raise StorageError(reason)  # becomes a StartError here
@@ -70,7 +70,7 @@ def open_clock(options: ServerOptions) -> Iterator[Clock]:
     try:
         yield clock.now
     finally:
-        clock.close()  # last of all: what is closed before may still ask for the time
+        clock.close()  # last of all: parts that are closed before may still ask for the time
 
 
 def open_storage(
@@ -79,11 +79,12 @@ def open_storage(
     lifecycle: Lifecycle | None = None,
     on_sync: Callable[[float], object] = lambda seconds: None,
 ) -> Engine:
-    """Opens the engine on the root directory. on_sync: see DirectoriesEngine. Raises StartError."""
+    """Opens the engine on the root directory. on_sync: called with the seconds that each sync took. Raises
+    StartError."""
     root = os.path.abspath(options.root)
 
     with _opening(root):
-        # With a remote storage as the default there are queues of the journal all the same, if a client asks for one.
+        # With a remote storage as the default, a client can still ask for a queue of the journal.
         engine = ENGINES.get(options.storage, JournalEngine)
         return engine(
             root,
@@ -97,8 +98,8 @@ def open_storage(
 
 
 def belongs_to_another(root: str) -> str | None:
-    """Returns why the user root does not serve a directory of another user, None if that is not the case. Raises
-    OSError if there is no such directory."""
+    """Returns why this process does not serve a directory: it runs as the user root, and the directory belongs to
+    another user. Returns None otherwise. Raises OSError if there is no such directory."""
     owner = os.stat(root).st_uid
     if os.geteuid() != 0 or owner == 0:
         return None
@@ -109,9 +110,9 @@ def belongs_to_another(root: str) -> str | None:
 
 
 def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:
-    """Opens the engines of other servers' storages that queues in the root, --storage or flags of theirs ask for.
-    Contacts no server, so that this one starts also if another is down. Raises StartError, also if the default storage
-    cannot be used."""
+    """Opens the engines of remote storages that are needed by a queue in the root, by --storage or by an engine's own
+    flags. Contacts no other server, so that this one starts also while another is down. Raises StartError, also if the
+    default storage cannot be used."""
     root = os.path.abspath(options.root)
 
     def open_one(storage: str) -> RemoteEngine | None:
@@ -120,7 +121,7 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
     remotes = Remotes(open_one, ENGINES, options.storage, lifecycle)
     with _opening(root):
         queues = foreign_queues(root, ENGINES)
-    # Only those that are asked for: importing the library of an engine takes a good part of a start.
+    # Only the needed ones: importing the library of an engine takes a good part of a start.
     for storage in sorted({*queues.values(), *options.engines, options.storage} - {*ENGINES}):
         with _opening(root, f"the storage {storage!r} cannot be used"):
             try:
@@ -128,7 +129,7 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
             except UnsupportedError as error:
                 if storage == options.storage:
                     raise StartError(str(error)) from None
-                # Its queues alone are out of reach: a missing library must not stop those of the journal.
+                # Only queues of this storage are out of reach: a missing library must not stop those of the journal.
                 engine = None
                 qids = sorted(qid for qid, kept_in in queues.items() if kept_in == storage)
                 refused = f"; requests about its queues are refused: {', '.join(map(repr, qids))}" if qids else ""
@@ -141,8 +142,8 @@ def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | No
 
 @contextmanager
 def _opening(root: str, refused: str | None = None) -> Iterator[None]:
-    """Raises StartError for an OSError about the root, or a StorageError, whose text begins with `refused`, in the with
-    block."""
+    """Turns an OSError or a StorageError of the with block into a StartError about the root. refused: the beginning of
+    the text for a StorageError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The options of a server, which the command's flags set, with their defaults. The defaults of the flags are these."""
+"""Defines the options of a server, which the command's flags set. The defaults are also those of the flags."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ PORT = 9876
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """The options with which a server is started."""
+    """Holds the options with which a server is started."""
 
     root: str
     """The directory of the queues, made if it is missing."""

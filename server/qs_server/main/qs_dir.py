@@ -1,7 +1,7 @@
-"""The command `qs-dir`: works on a queue's directory from a shell, without a server.
+"""Runs the command `qs-dir`, which works on a queue's directory from a shell, without a server.
 
-Exit codes: 0; 1 an error; 2 wrong usage; 3 sink took fewer than it was to; 130 Ctrl-C, 143 SIGTERM; 141 the reader
-of the output went away. Signals are noted, so that a message in hand is finished.
+Exit codes: 0; 1 an error; 2 wrong usage; 3 sink took fewer messages than asked for; 130 Ctrl-C, 143 SIGTERM; 141 the
+reader of the output went away. Signals are only noted, so that the current message is finished.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ _NAME, _FIGURE = 23, 8
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code. argv: None for the process's arguments."""
+    """Runs the command. Returns the exit code. argv: None for the process's arguments."""
     arguments = make_parser().parse_args(argv)
 
     def command() -> int:
@@ -69,16 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _signals_noted() -> Iterator[list[int]]:
-    """Notes Ctrl-C and SIGTERM in the list that it yields, so that a message in hand is finished. A second one
+    """Yields a list in which Ctrl-C and SIGTERM are noted, so that the current message is finished. A second signal
     interrupts."""
     caught: list[int] = []
 
     def note(number: int, frame: object) -> None:
         if caught:
-            raise KeyboardInterrupt  # whoever asks twice does not want to wait for the message in hand
+            raise KeyboardInterrupt  # a user who asks twice does not want to wait for the current message
         caught.append(number)
 
-    # What is ignored stays so: a shell has its background jobs ignore Ctrl-C.
+    # An ignored signal stays ignored: a shell has its background jobs ignore Ctrl-C.
     noted = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in noted}
     try:
@@ -130,7 +130,7 @@ def _sink(arguments: Namespace) -> int:
                 meter.tick()
             else:
                 if arguments.print:
-                    _print(end, taken)  # before it is removed: a message that cannot be printed is given back
+                    _print(end, taken)  # before the message is removed: if it cannot be printed, it is given back
                 end.remove(taken)
                 meter.add(1, len(taken.payload))
                 disordered += taken.order <= newest
@@ -144,7 +144,8 @@ def _sink(arguments: Namespace) -> int:
 
 
 def _layout_for(arguments: Namespace, *, exists: bool) -> str:
-    """Returns the layout, vsqs by default, and sets a missing --schema. UsageError for a schema with another layout."""
+    """Returns the layout, vsqs by default, and sets a missing --schema. Raises UsageError for a schema with another
+    layout."""
     layout = layout_of(arguments.directory, arguments.layout) if exists else arguments.layout
     if arguments.schema is not None and layout != DIRQ:
         raise UsageError(
@@ -157,13 +158,13 @@ def _layout_for(arguments: Namespace, *, exists: bool) -> str:
 
 @contextlib.contextmanager
 def _opened(arguments: Namespace, layout: str, meter: Meter, done: str, **options: Any) -> Iterator[End]:
-    """Opens the end of the directory. An error in the with block is raised with the count of messages before it. done:
-    as in `5 messages were stored before`; options: see `open_end`."""
+    """Opens the directory for pump or sink. Adds the count of earlier messages to an error in the with block. done: the
+    verb in `5 messages were stored before`; options: see `open_end`."""
     end = open_end(arguments.directory, layout, arguments.schema, sync=not arguments.no_sync, **options)
     try:
         yield end
     except BrokenPipeError:
-        raise  # the reader of the output has gone, which is no error of the directory
+        raise  # the reader of the output has gone, which is not an error of the directory
     except (OSError, StorageError, MemoryError) as error:
         were = "was" if meter.messages == 1 else "were"
         before = f"{counted(meter.messages, 'message')} {were} {done} before"
@@ -180,7 +181,8 @@ def _numbers(size: int | None) -> Iterator[bytes]:
 
 
 def _lines() -> Iterator[bytes | None]:
-    """Yields the lines of standard input without their ends, as they come, and None when there is none for a moment."""
+    """Yields the lines of standard input without their ends, as they come. Yields None when no line comes for a
+    moment."""
     if sys.stdin is None:
         raise UsageError("standard input is closed: redirect it")
     descriptor = sys.stdin.fileno()
@@ -210,7 +212,7 @@ def _print(end: End, taken: Taken) -> None:
     """Writes the payload and a line end to the descriptor of standard output."""
     try:
         with to_stdout():
-            # Not by sys.stdout, which would try again at the end what could not be written.
+            # Not by sys.stdout, which would try to write failed output again at the end.
             Disk().write(sys.stdout.fileno(), taken.payload if taken.payload.endswith(b"\n") else taken.payload + b"\n")
     except BaseException:
         end.give_back(taken)

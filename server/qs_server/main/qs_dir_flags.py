@@ -1,4 +1,4 @@
-"""The arguments of `qs-dir` and the text of --help."""
+"""Defines the arguments of `qs-dir` and the text of --help."""
 
 import argparse
 

@@ -1,5 +1,5 @@
-"""The command queue-journal.py and its subcommands. `qs_storage.tools` does the work; here are the flags and the
-words."""
+"""Runs the command queue-journal.py and its subcommands. `qs_storage.tools` does the work; this module has the flags
+and the texts."""
 
 import argparse
 import os
@@ -47,9 +47,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: see the help of each subcommand."""
+    """Runs the command. Returns the exit code, which the help of each subcommand explains."""
     parsed = make_parser().parse_args(arguments)
-    before = os.umask(0o077)  # as the server's default: payloads are for its user alone
+    before = os.umask(0o077)  # like the server's default: only its user may read payloads
     try:
         return run(_PROGRAM, lambda: _run(parsed))
     finally:
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    if parsed.run in (_check, _repair, _convert):  # the others write elsewhere, where only root may be allowed to
+    if parsed.run in (_check, _repair, _convert):  # the others write elsewhere, where perhaps only root may write
         become_owner([parsed.root])
     directory = os.path.join(parsed.root, JOURNAL)
     check_directory(directory)

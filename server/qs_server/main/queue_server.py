@@ -1,4 +1,4 @@
-"""The command queue-server.py: reads flags, and runs a server until it is told to stop."""
+"""Runs the command queue-server.py: reads flags, and runs a server until a signal stops it."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ from .options import ServerOptions
 
 
 def make_parser() -> ArgumentParser:
-    """Makes the parser, for the man page and the completions too."""
+    """Makes the parser. The man page and the completions use it too."""
     return flags.server_parser(Storages())
 
 
@@ -25,10 +25,10 @@ def read_options(arguments: Sequence[str] | None) -> tuple[ServerOptions, int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0 stopped as asked; 1 could not start, or did not stop cleanly. Ends the process with 2 if
-    flags are wrong, or the extra is not installed."""
+    """Runs the command. Returns the exit code: 0 after a requested stop; 1 if the server could not start, or did not
+    stop cleanly. Ends the process with 2 if flags are wrong, or the extra is not installed."""
     options, verbose = read_options(arguments)
-    # Here and not at the top, so that --help and wrong flags need no extra, and a missing one is said in one line.
+    # Here and not at the top, so that --help and wrong flags need no extra, and a missing extra gets one line.
     with importing("server", flags.PROGRAM):
         from qs_serving.command import check_command, run_command  # noqa: PLC0415
         from qs_serving.service_manager import ServiceManager  # noqa: PLC0415
@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_root(options: ServerOptions) -> list[str]:
-    """Checks the root directory, without changing it. Returns a line about it. Raises StartError if it
-    cannot be used."""
+    """Checks the root directory without changing it. Returns a line about the directory. Raises StartError if the
+    directory cannot be used."""
     root = os.path.abspath(options.root)
     if not os.path.exists(root):
         return [f"root {root}: is made at the start"]

@@ -1,7 +1,8 @@
-"""The queue server: opens the engines, makes its parts and connects them, and serves until it is told to stop.
+"""Runs the queue server: opens the engines, makes the server's parts and connects them, and serves until a signal stops
+the server.
 
-`run_server` is the order of a start and of a stop: clock, history, storage, remote engines, listeners, and back.
-`QueueServer` is what runs between them: one hub and one committer for all connections, and the tasks beside them.
+`run_server` starts the parts in the order clock, history, storage, remote engines, listeners, and stops them in the
+reverse order. `QueueServer` runs in between: one hub and one committer for all connections, and the background tasks.
 """
 
 import gc
@@ -68,7 +69,7 @@ class QueueServer:
     Assumes that the engine and the remote engines are open, and that their owner closes them after `serve` has
     returned.
 
-    It must never know what a request means, nor open or close storage: see `run_server`."""
+    The server object must never know what a request means, and never open or close storage: `run_server` does that."""
 
     def __init__(
         self,
@@ -84,8 +85,8 @@ class QueueServer:
         hub: Hub | None = None,
         adopt: Adopt = SocketTransport.adopt,
     ) -> None:
-        """Makes the parts and connects them. history, tls: None for none; access: None if everybody may do everything;
-        syncs: the durations of the journal's syncs; hub, adopt: see Acceptor."""
+        """Makes the parts and connects them. history, tls, access: None for a server without; syncs: the durations of
+        the journal's syncs; hub, adopt: see Acceptor."""
         self._limits = options.limits
         self._wire = options.wire
         self._syncs = syncs or Histogram()
@@ -97,7 +98,7 @@ class QueueServer:
         source = FetchedSource(storage, self._remotes)
         self._subscriptions = Subscriptions(source, clock, history)
         self._committer = Committer(storage, options.durability, self._waiters, self._subscriptions, history)
-        # Without remote queues it sleeps.
+        # Without remote queues the fetcher sleeps.
         self._fetcher = Fetcher(source, self._remotes, self._committer, self._subscriptions)
         self._room = DiskRoom(options.root, clock)
         self.acceptor = Acceptor(
@@ -107,10 +108,10 @@ class QueueServer:
         self.acceptor.hub.on_poll_end = self._committer.on_poll_end
 
     def own_figures(self) -> list[Figure]:
-        """Returns the server's figures. Call it in a batch."""
+        """Returns the server's figures. Call this in a batch."""
         remote = totals_of(self._remotes.counts)
         found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
-        # The engine counts a rejected message in both, and to clients each is in one.
+        # The engine counts a rejected message in both figures; clients see it in one.
         found[DEAD] -= found[REJECTED]
         return [
             *(
@@ -139,8 +140,8 @@ class QueueServer:
             background.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """Begins the graceful stop, see `Acceptor.stop`."""
-        self._subscriptions.stop()  # before connections leave: what they give back must not back off
+        """Begins the gentle stop, as `Acceptor.stop` describes."""
+        self._subscriptions.stop()  # before connections leave: messages that they give back must not back off
         self.acceptor.stop()
 
     def cut_off(self) -> None:
@@ -148,8 +149,8 @@ class QueueServer:
         self.acceptor.cut_off()
 
     async def probe(self) -> None:
-        """Commits an empty batch, and returns when it is done. If the loop or a commit hangs, so does this: then the
-        watchdog of the service manager hears nothing, and restarts the server."""
+        """Commits an empty batch, and returns when it is done. If the loop or a commit hangs, this method hangs too,
+        and the service manager's watchdog restarts the server."""
         done = trio.Event()
         job = Job()
         job.ended = done.set
@@ -195,8 +196,8 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
         running_history(options.history, options.root, clock) as history,
         _storage_of(options, clock, history, syncs.observe) as storage,
     ):
-        # What there is of thousands of queues stays: the garbage collector need not go over it again, and would hold
-        # everybody up. A queue that is removed later costs some 4 KB until the server ends.
+        # The objects of thousands of queues stay until the end: the garbage collector need not go over them again, and
+        # would hold up all clients. A queue that is removed later costs some 4 KB until the server ends.
         gc.collect()
         gc.freeze()
         remotes = open_remotes(options, clock, history)

@@ -1,5 +1,5 @@
-"""Runs `qs-dir` and `queue-journal.py` as processes: standard output, errors as one line and an exit code, a line of
-progress on a terminal, and the user as whom they act.
+"""Runs the processes `qs-dir` and `queue-journal.py`: handles standard output, errors as one line and an exit code, a
+line of progress on a terminal, and the user that the process acts as.
 
 Exit codes: 1 an error; 2 wrong usage; 130 Ctrl-C; 141 the reader of the output went away (as the shell counts signals).
 """
@@ -27,13 +27,13 @@ _CLEAR = "\r\x1b[K"
 
 
 class UsageError(Exception):
-    """Flags that do not go together, or not with the directory."""
+    """Reports flags that contradict each other, or that do not fit the directory."""
 
 
 def run(program: str, command: Callable[[], int]) -> int:
-    """Runs a command, and returns its exit code. program: begins the line of an error."""
+    """Runs a command, and returns the exit code. program: the name at the beginning of an error line."""
     try:
-        if sys.stdout is None:  # said before anything is done of which nobody would then be told
+        if sys.stdout is None:  # checked before any work whose result nobody would see
             raise UsageError("standard output is closed: redirect it to a file, or to /dev/null")
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="surrogateescape")  # a directory's name need not be text
@@ -52,7 +52,8 @@ def run(program: str, command: Callable[[], int]) -> int:
 
 
 def described(error: Exception, path: str | None = None) -> str:
-    """Returns a line about an error. path: what it is about if it does not say so."""
+    """Returns a line about an error. path: the file or directory that the error is about, for an error that names
+    none."""
     if isinstance(error, MemoryError):
         return "there is not enough memory (a message is in it as a whole, more than once)"
     where = getattr(error, "filename", None) or path
@@ -63,16 +64,17 @@ def described(error: Exception, path: str | None = None) -> str:
 
 @contextlib.contextmanager
 def to_stdout() -> Iterator[None]:
-    """Gives an OSError in the with block the file name `standard output`."""
+    """Changes the file name of an OSError in the with block to `standard output`."""
     try:
         yield
     except OSError as error:
-        silence_stdout()  # as above: the error is said once, in one line
+        silence_stdout()  # as above: the error is reported once, in one line
         raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 def say(lines: Iterable[str]) -> None:
-    """Prints lines as they come. OSError about standard output; errors of the lines' source are its own."""
+    """Prints lines as they come. Raises an OSError with the file name `standard output` if a line cannot be written.
+    Errors of the iterable are raised unchanged."""
     for line in lines:
         with to_stdout():
             sys.stdout.write(f"{line}\n")
@@ -87,12 +89,12 @@ def to_stderr(text: str) -> None:
 
 
 class Meter:
-    """Counts messages and their rate: in a line that is renewed each second on a terminal, and in one at the end. In a
-    with statement it clears the line afterwards."""
+    """Counts messages and shows their rate, in a line that is renewed each second on a terminal, and in a last line. As
+    a context manager, clears the renewed line at the end."""
 
     def __init__(self, done: str, *, live: bool = True, what: str = "message") -> None:
-        """Begins to count. done: a verb, as in `stored`; live: True to renew a line on a terminal meanwhile; what: is
-        counted."""
+        """Begins to count. done: a verb, as in `stored`; live: True to show a renewed line on a terminal; what: the
+        noun for the things that are counted."""
         self.messages = 0
         self.bytes = 0
         self._done = done
@@ -109,7 +111,7 @@ class Meter:
         self.clear()
 
     def add(self, count: int, size: int = 0) -> None:
-        """Counts messages. size: the bytes of all of them."""
+        """Counts messages. size: the bytes of these messages together."""
         self._last = time.monotonic()
         if not self.messages:
             self._first = self._last
@@ -118,7 +120,7 @@ class Meter:
         self.tick()
 
     def tick(self) -> None:
-        """Renews the line each second. Cheap: call it after each wait."""
+        """Renews the line if a second has passed. Cheap enough to be called after each wait."""
         if not self._live or (now := time.monotonic()) - self._shown_at < 1:
             return
         rate = (self.messages - self._shown) / (now - self._shown_at)
@@ -138,7 +140,8 @@ class Meter:
         self.messages = self.bytes = self._shown = 0
 
     def summary(self, more: str = "") -> None:
-        """Writes the last line, about the time from the first message to the last. more: its end."""
+        """Writes the last line, with the rate from the first message to the last. more: text for the end of the
+        line."""
         self.clear()
         took = self._last - self._first
         text = f"{self._done} {counted(self.messages, self._what)}, {counted(self.bytes, 'byte')}"
@@ -148,12 +151,14 @@ class Meter:
 
 
 def become_owner(paths: Iterable[str]) -> None:
-    """Becomes, for good, the first owner of these paths who is not root, if the process is root's. A link counts, and
-    what it leads to. Paths that do not exist are left out: the tool says so itself. Raises StorageError if that fails.
+    """Changes the user of a process that runs as root: takes the first owner of these paths that is not root,
+    permanently. For a link, both the owner of the link and the owner of its target count. Ignores paths that do not
+    exist, which the tool itself reports. Raises StorageError if the user cannot be changed.
 
     The owner of a directory may put anything into it, also while a tool is at work: a link in place of a file or of a
     directory. Root would follow it to any file of the machine, whatever was checked before. As the owner, a tool can do
-    no more than the owner could do without it, and what it makes belongs to the owner, whose server has to read it.
+    no more than the owner could do without the tool, and its new files belong to the owner, whose server has to read
+    them.
     """
     if os.geteuid() != 0:
         return
@@ -173,7 +178,7 @@ def _become(owner: os.stat_result, path: str) -> None:
     except KeyError:  # a user of another machine, or of a container
         group, groups = owner.st_gid, [owner.st_gid]
     try:
-        os.setgroups(groups)  # in this order: once it is another user, the process may change no group
+        os.setgroups(groups)  # in this order: as another user, the process may not change its groups
         os.setgid(group)
         os.setuid(owner.st_uid)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The operations on claims and staged batches, for consumers that replay and producers that retry.
+"""Implements the operations on claims and staged batches, for consumers that replay and producers that retry.
 
-Each can be repeated without harm, for example after its answer was lost. A consumer or producer belongs to the
-principal that uses its name: another principal's of the same name is another one.
+Each operation can be repeated without harm, for example after its answer was lost. Names of consumers and producers are
+separate for each principal.
 """
 
 import qs_schemas as wire
@@ -24,7 +24,7 @@ _IN_BULK = 20
 def claim_messages(service: Service, request: wire.ClaimMessages) -> Message:
     consumer, seq = _consumer(service, request), request.seq or 0
     claims = _claims(service, request)
-    # One step of some 30 ms at most: a claim is whole, and its record has all ids.
+    # One step of some 30 ms at most: a claim is not divided, and its record has all ids.
     claim = claims.claim(consumer, seq, request.max or claims.most, request.max_bytes, request.upto)
     service.spent += claim.count // _IN_BULK
     return wire.ClaimMessages(request.qid, request.consumer, claim=_to_wire(claim, service.owner))
@@ -51,8 +51,8 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
 
 
 def ack_claim(service: Service, request: wire.AckClaim) -> Answer:
-    """Acknowledges the consumer's open claims one after the other: each is whole, and what they have together is
-    unbounded."""
+    """Acknowledges the consumer's open claims one after the other, with pauses in between: each claim is acknowledged
+    in one step, and the number of all their messages has no bound."""
     consumer, seq = _consumer(service, request), request.seq or 0
     for number in (*_claims(service, request).open_before(consumer, seq), seq):
         if service.turn_is_over:
@@ -75,8 +75,8 @@ def release_claim(service: Service, request: wire.ReleaseClaim) -> Message:
 
 
 def list_claims(service: Service, request: wire.ListClaims) -> Answer:
-    """Lists the client's own claims; for who may do everything, those of all principals. Each has a checksum of its
-    ids, of which there may be 100,000."""
+    """Lists the client's own claims, or for an admin the claims of all principals. Pauses between claims, because each
+    has a checksum of its ids, up to 100,000 of them."""
     own, everybody = service.owner, service.is_admin
     listed: list[wire.Claim] = []
     for found in _claims(service, request).all():
@@ -131,7 +131,8 @@ def _only_in_the_journal(service: Service, qid: str, lack: str) -> UnsupportedEr
 
 
 def _to_wire(claim: Claim, own: str | None) -> wire.Claim:
-    """Describes a claim to a principal (own: None for a client without one). Only another's claim names its owner."""
+    """Describes a claim for the answer to a client. The answer names the owner only of another principal's claim. own:
+    the client's principal, None for a client without one."""
     owner, consumer = split_name(claim.consumer)
     return wire.Claim(
         claim.seq,

@@ -1,4 +1,4 @@
-"""The operations on the connection itself: who the client is, whether the server is there, and subscriptions."""
+"""Implements the operations on the connection itself: authenticate, ping, subscribe and unsubscribe."""
 
 import qs_schemas as wire
 from qs_schemas import Message
@@ -28,17 +28,17 @@ def authenticate(service: Service, request: wire.Authenticate) -> Message | Answ
     except NotAllowedError as error:
         return _refuse_slowly(error)
     finally:
-        service.end_forbidden_subscriptions()  # the client may be another principal now, or none
+        service.end_forbidden_subscriptions()  # the client may have another principal now, or none
 
 
 def _refuse_slowly(error: NotAllowedError) -> Answer:
-    """Refuses after a while, so that one connection cannot try many tokens. Nobody else waits."""
+    """Refuses a token after a delay, so that one connection cannot try many tokens. No other client waits meanwhile."""
     yield Pause(wait=error.delay)
     raise error
 
 
 def subscribe(service: Service, request: wire.Subscribe) -> Message:
-    qids = _queues_of(service, request)  # may refuse, before the connection becomes a subscriber
+    qids = _queues_of(service, request)  # may raise, so before the connection becomes a subscriber
     service.subscriber = service.subscriber or service.become_subscriber()
     prefetch, visibility = request.prefetch or _PREFETCH, microseconds(request.visibility)
     known = service.subscriber.subscriptions  # also those that have ended and still hold messages

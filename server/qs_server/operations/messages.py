@@ -1,4 +1,5 @@
-"""The operations on messages: each is a function from a request to its answer, or a generator if it may take long.
+"""Implements the operations on messages. Each is a function from a request to its answer, or a generator if it may take
+long.
 
 `table.py` lists all operations, and `service.py` has the parts that they share.
 """
@@ -84,7 +85,8 @@ def get_message(service: Service, request: wire.GetMessage) -> Message | Answer:
 
 
 def _peek_list(service: Service, request: wire.GetMessage) -> Answer:
-    """Answers with the messages that exist, in the order asked, up to the first one for which no room is left."""
+    """Answers with the messages that exist, in the order asked, up to the first one that does not fit into the answer
+    any more."""
     if request.mid is not None:
         raise BadRequestError("get-message takes either 'mid' or 'messages', and this one has both")
     if not request.peek:
@@ -107,7 +109,8 @@ def _peek_list(service: Service, request: wire.GetMessage) -> Answer:
 
 
 def _peek(queue: Queue, mid: int) -> Stored | None:
-    """Returns a message with its payload, whatever its state. None if there is none, or a claim holds it."""
+    """Returns a message with its payload, whatever its state. Returns None if there is no such message, or if a claim
+    holds the message."""
     try:
         found = queue.get(mid, peek=True, visibility=None)
         if found.payload is None:
@@ -118,7 +121,7 @@ def _peek(queue: Queue, mid: int) -> Stored | None:
 
 
 def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
-    """Returns a message that this client holds by a subscription, None if it does not."""
+    """Returns a message if this client holds the message by a subscription, else None."""
     subscriber = service.subscriber
     receipt = None if subscriber is None else service.subscriptions.receipt(subscriber, qid, mid)
     if receipt is None:
@@ -141,11 +144,11 @@ def receive_message(service: Service, request: wire.ReceiveMessage) -> Message |
 
 
 def _wait_to_receive(service: Service, wait: float, qids: tuple[str, ...], most: int, visibility: int | None) -> Answer:
-    """Receives as soon as a queue has a message, or answers without messages when the time is over."""
-    pause = Pause(qids, wait)  # always the same one, to keep the place among those who wait
+    """Waits until a queue has a message and receives, or answers without messages when the time is over."""
+    pause = Pause(qids, wait)  # always the same Pause, to keep the position among the waiting works
     while True:
         over = bool((yield pause))
-        # If one queue was deleted meanwhile, messages of the others are received all the same.
+        # If one queue was deleted meanwhile, messages of the others are still received.
         known = service.storage.queues()
         qids = tuple(filter(known.__contains__, qids)) or qids
         found = service.storage.receive(qids, most, visibility, service.document)
@@ -194,7 +197,7 @@ def _delete_list(service: Service, qid: str, mids: Sequence[int | wire.Receipt])
             try:
                 _delete(service, qid, receipt)
             except (NoSuchMessageError, StaleReceiptError):
-                continue  # the answer lists what was deleted, so the client sees which was not
+                continue  # the answer lists the deleted ids, so the client sees the others
             except (OSError, RemoteError):
                 if not deleted:
                     raise
@@ -255,7 +258,8 @@ def copy_message(service: Service, request: wire.CopyMessage) -> Message | Answe
 
 
 def _copy_list(service: Service, qid: str, mids: Iterable[int | wire.Receipt], queues: Sequence[str]) -> Answer:
-    """Copies each message in one step: to all queues or to none. Others have their turn between messages."""
+    """Copies each message in one step, to all queues or to none. Pauses between messages when the time slice is
+    over."""
     copied: list[int | wire.Receipt] = []
     for entry in mids:
         if service.turn_is_over:
@@ -266,5 +270,5 @@ def _copy_list(service: Service, qid: str, mids: Iterable[int | wire.Receipt], q
             yield from in_room(partial(service.storage.copy, qid, mid, queues))
         except NoSuchMessageError:
             continue
-        copied.append(mid)  # any other error is the answer: so a message that the answer does not list does not exist
+        copied.append(mid)  # any other error is the answer, so a message that the answer does not list does not exist
     return wire.CopyMessage(qid, mids=copied)

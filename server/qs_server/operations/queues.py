@@ -1,4 +1,5 @@
-"""The operations on queues: each is a function from a request to its answer, or a generator if it may take long."""
+"""Implements the operations on queues. Each is a function from a request to its answer, or a generator if it may take
+long."""
 
 from collections.abc import Generator, Mapping
 from dataclasses import fields, replace
@@ -40,7 +41,8 @@ _PURGE_SLICE = 200
 
 
 def list_queues(service: Service, request: wire.ListQueues) -> Answer:
-    """Answers with the queues that the caller may see. Each name may have to be compared with the caller's patterns."""
+    """Answers with the queues that the caller may see. Works in slices, because each name may have to be compared with
+    the caller's patterns."""
     may_see = None if service.caller is None else service.caller.may_see
     qids = sorted(service.queues())
     service.spent += len(qids) // _SORTED
@@ -64,7 +66,8 @@ def queue_stats(service: Service, request: wire.QueueStats) -> Answer:
 
 
 def all_stats(service: Service, elsewhere: Mapping[str, wire.QueueInfo]) -> Answer:
-    """Answers with the figures of all queues that the client may see. elsewhere: of those on other servers."""
+    """Answers with the figures of all queues that the client may see. elsewhere: the figures of queues on other
+    servers."""
     qids = sorted({*service.storage.queues(), *elsewhere})
     service.spent += len(qids) // _SORTED
     infos = WrittenQueues()
@@ -84,8 +87,8 @@ def all_stats(service: Service, elsewhere: Mapping[str, wire.QueueInfo]) -> Answ
 
 
 def with_consumers(service: Service, info: wire.QueueInfo) -> wire.QueueInfo:
-    """Adds the numbers of subscriptions and of waiting receives to the figures of a queue, and takes away the name of a
-    dead-letter queue whose figures this client may not see."""
+    """Adds the numbers of subscriptions and of waiting receives to the figures of a queue, and removes the name of a
+    dead-letter queue whose figures this client may not see. Returns the same figures."""
     info.subscribers, info.waiting = service.subscriptions.count(info.qid), service.waiting(info.qid)
     if info.dead_letter is not None and not service.may_see_stats(info.dead_letter):
         info.dead_letter = None
@@ -145,8 +148,9 @@ def new_queue(service: Service, request: wire.NewQueue) -> Message:
 def _refuse_others(
     service: Service, qid: str, asked: wire.QueueOptions, wanted: wire.QueueOptions, error: QueueExistsError
 ) -> None:
-    """Raises QueueExistsError unless a queue has the options that a request names. Those that it does not name are left
-    to the server, here as when a queue is made. wanted: the values of those that are named; error: of the creation."""
+    """Checks that an existing queue has the options that a request names. Ignores options that the request does not
+    name, which the server chooses for a new queue too. wanted: the values of the named options; error: the error of the
+    creation. Raises QueueExistsError."""
     try:
         there = _shown(service.storage.options(qid))
     except NoSuchQueueError:  # it went just now, or only another server knows it
@@ -174,7 +178,7 @@ def _options_of(asked: wire.QueueOptions) -> Options:
 
 
 def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
-    """Takes over the requested options of dead letters. Raises BadRequestError if they contradict each other."""
+    """Sets the requested options about dead letters. Raises BadRequestError if they contradict each other."""
     if asked.dead_letter is not None or "dead_letter" in asked.removed:
         options.dead_letter = asked.dead_letter or ""
     if asked.max_receives is not None or "max_receives" in asked.removed:
@@ -184,7 +188,7 @@ def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
 
 
 def _set_backoff(options: Options, asked: wire.QueueOptions) -> None:
-    """Takes over the requested options of the back-off. Raises BadRequestError if they contradict others."""
+    """Sets the requested options of the back-off. Raises BadRequestError if they contradict other options."""
     if asked.backoff is not None or "backoff" in asked.removed:
         options.backoff = _duration(asked.backoff)
     if asked.backoff_max is not None or "backoff_max" in asked.removed:
@@ -259,9 +263,9 @@ def delete_queue(service: Service, request: wire.DeleteQueue) -> Message:
 
 
 def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
-    """Removes the messages that there are now, in slices. What is pushed meanwhile stays."""
+    """Removes the messages that the queue has now, in slices. Messages that are pushed meanwhile stay."""
     qid = qid_of(request)
-    upto = service.storage.queue(qid).last_mid  # what is pushed meanwhile stays, or this might never end
+    upto = service.storage.queue(qid).last_mid  # later messages stay, or this might never end
     total = 0
     while True:
         # The queue is looked up again in each slice: somebody may have deleted it in between.
@@ -282,7 +286,7 @@ def redrive_messages(service: Service, request: wire.RedriveMessages) -> Message
     count = min(service.list_length if request.max is None else request.max, service.list_length)
     letters = redrive.letters(wanted, count)
     names = request.queues or sorted({came_from for _, came_from in letters})
-    if service.caller is not None and not request.queues:  # the table has checked those that the request names
+    if service.caller is not None and not request.queues:  # the table has checked the queues that the request names
         service.caller.check_origins(names)
     targets = {name: service.storage.queue(name) for name in names}  # raises before anything is moved
     into = request.queues[0] if request.queues else None

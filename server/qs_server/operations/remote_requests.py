@@ -1,9 +1,9 @@
-"""Requests about queues on another server: runs the same handlers in a thread, as that server may be slow.
+"""Handles requests about queues on another server: runs the same handlers in a thread, because that server may be slow.
 
-How it works. `handler_of` looks whose queue a request is about, and puts a generator around the usual handler. It
-yields a `Pause` with a call, so that the batch goes on without it, and answers when the call has ended. In the thread
-the engine of the other server takes the place of the server's own. The subscriptions belong to the batches, so the
-thread only records the handler's calls of them; they are made afterwards, in a batch.
+How it works. `handler_of` finds out which server has the queue, and puts a generator around the usual handler. The
+generator yields a `Pause` with a call, so that the batch goes on without this request, and answers when the call has
+ended. In the thread the engine of the other server takes the place of the server's own. The subscriptions belong to the
+batches, so the thread only records the handler's calls of subscriptions; a batch makes these calls afterwards.
 """
 
 import logging
@@ -53,8 +53,8 @@ def _there(engine: RemoteEngine, usual: Handler, request: Message) -> Handler:
 
 
 def _engine_for(service: Service, remotes: Remotes, request: Message) -> RemoteEngine | None:
-    """Returns the engine of the queues that a request is about, None if they are the server's own. Raises
-    UnsupportedError if they are out of reach, or of several storages."""
+    """Returns the engine of the queues that a request is about, None if they are the server's own queues. Raises
+    UnsupportedError if the queues are out of reach, or of several storages."""
     qid = cast(str | None, getattr(request, "qid", None))
     if isinstance(request, wire.Subscribe):  # subscriptions fetch by themselves, see `broker/fetcher.py`
         for each in request.queues or [qid or ""]:
@@ -78,19 +78,19 @@ def _engine_of_all(service: Service, qids: Sequence[str], refusal: str) -> Remot
 
 
 class _RecordedCalls:
-    """Stands in for the subscriptions in a thread, and records the calls, which must be made in a batch."""
+    """Stands in for the subscriptions in a thread: records calls, which a batch makes later."""
 
     def __init__(self, held: Receipt | None) -> None:
-        """held: the receipt of the requested message if this client holds it by a subscription."""
+        """held: the receipt of the requested message if this client holds the message by a subscription, else None."""
         self._held = held
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
 
     def receipt(self, *_: object) -> Receipt | None:
-        """See Subscriptions."""
+        """Implements `Subscriptions.receipt`."""
         return self._held
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        # For `busy` too, which is true in this way: a handler makes all its calls, and each is recorded.
+        # Also for `busy`, which is true in this way: so a handler makes all its calls, and each is recorded.
         return lambda *args: self._calls.append((name, args))
 
     def replay(self, subscriptions: Subscriptions) -> None:
@@ -99,8 +99,8 @@ class _RecordedCalls:
 
 
 class _ServiceElsewhere(Service):
-    """Serves a thread, in which no other request waits for the end of a time slice, and which takes no room in a
-    log."""
+    """Serves handlers in a thread, where time slices never end and steps never lack room: no other request waits for
+    the thread, and it writes no log."""
 
     turn_is_over = False
 
@@ -119,7 +119,7 @@ def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, req
     )
     call = Call(lambda stop: _run_to_end(handler(there, request)))
     yield Pause(call=call)
-    recorded.replay(service.subscriptions)  # also if the call has failed: it may have settled some
+    recorded.replay(service.subscriptions)  # also if the call has failed: it may have settled some messages
     answer = call.result()
     for event, mid, size, receives in _events(request, answer):
         service.remotes.note(event, getattr(request, "qid", ""), mid, size, receives)
@@ -129,7 +129,8 @@ def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, req
 
 
 def _new_queue(storage: str, usual: Handler, service: Service, request: wire.NewQueue) -> Answer:
-    """Opens the engine of the storage if this is its first queue. usual: refuses a storage that there is not."""
+    """Makes a queue on another server. Opens the engine of the storage if this is the storage's first queue. usual: the
+    handler that refuses an unknown storage."""
     engine = service.remotes.engines.get(storage)
     if engine is None:
         call = Call(lambda stop: service.remotes.open(storage))
@@ -142,8 +143,8 @@ def _new_queue(storage: str, usual: Handler, service: Service, request: wire.New
 
 
 def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt | None:
-    """Returns the receipt of a message that a get-message is about, if this client holds it by a subscription. It is
-    looked up before the thread begins, which must not ask the subscriptions."""
+    """Returns the receipt of the message that a get-message asks for, if this client holds the message by a
+    subscription. Called before the thread begins, because the thread must not use the subscriptions."""
     if (
         service.subscriber is None
         or not isinstance(request, wire.GetMessage)
@@ -187,7 +188,7 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
     call = Call(receive, waits=wait > 0)
     yield Pause(qids if wait else (), call=call)
     found = call.result()
-    if call.stop.is_set() and found and wait:  # it was stopped just after its end
+    if call.stop.is_set() and found and wait:  # the call was stopped just after its end
         yield Pause(call=Call(lambda stop: give_back(engine, found)))
         found = []
     for message in found:
@@ -205,7 +206,8 @@ def _stats(engine: RemoteEngine, service: Service, request: wire.QueueStats) -> 
 
 
 def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
-    """Answers with the figures of all queues; of those on a server that fails, with name and storage."""
+    """Answers with the figures of all queues. For queues on a server that fails, the answer has only name and
+    storage."""
     remotes = service.remotes
     call = Call(lambda stop: _remote_stats(remotes, service.may_see_stats))
     yield Pause(call=call)
@@ -213,7 +215,7 @@ def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
 
 
 def _remote_stats(remotes: Remotes, wanted: Callable[[str], bool]) -> list[wire.QueueInfo]:
-    # What is out of reach is listed by name: a client must see that there is more than has figures.
+    # Queues out of reach are listed by name: a client must see that there are queues without figures.
     found = [wire.QueueInfo(qid, storage=storage) for qid, storage in remotes.out_of_reach.items() if wanted(qid)]
     for engine in remotes.engines.values():
         until = time.monotonic() + _STATS_TIMEOUT

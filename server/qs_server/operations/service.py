@@ -1,12 +1,12 @@
-"""The parts that all handlers share, and the answers to requests that fail.
+"""Defines the parts that all handlers share, and the answers to requests that fail.
 
 Handlers run in batches, one at a time. A handler is given a `Service` and a request, and returns the answer, or raises
-an error that `refused` and `disk_error` make an answer of. It neither commits nor sends: its changes become durable
-with the batch, and a failed commit takes them back.
+an error, which `refused` or `disk_error` turns into an answer. A handler neither commits nor sends: its changes become
+durable with the batch, and a failed commit takes them back.
 
-A handler that may have to wait, or that no request bounds, is a generator: it yields a Pause, and continues when the
-pause is over. Once it has changed something, it must not raise NoRoomError, with which a request would begin again from
-the start: it takes its steps with `in_room`.
+A handler that may have to wait, or whose work no request bounds, is a generator: it yields a Pause, and continues when
+the pause is over. Once such a handler has changed something, it must not raise NoRoomError, after which the request
+would begin again from the start. So it takes its steps with `in_room`.
 """
 
 import logging
@@ -40,26 +40,26 @@ commit, of up to 1 ms if it is synced, so that shorter ones would slow everybody
 
 
 class NoSuchSubscriptionError(StorageError):
-    """The connection has no such subscription."""
+    """Reports that the connection has no such subscription."""
 
 
 class BadRequestError(Exception):
-    """A request is well-formed, but contradicts itself or exceeds a limit. The text says how."""
+    """Reports that a request is well-formed, but contradicts itself or exceeds a limit. The text says how."""
 
 
 @dataclass(slots=True)
 class Service:
-    """Has the parts that handlers use, for one client.
+    """Gives handlers access to storage and subscriptions, for one client.
 
-    Ensures that handlers reach storage and subscriptions only through it, so that the same handlers run in a batch of
-    the broker and, for queues on another server, in a thread. Assumes that one handler of a client runs at a time.
-    Handlers must never wait for anything but the storage: what may take long yields a Pause.
+    Handlers reach storage and subscriptions only through a service, so that the same handlers run in a batch of the
+    broker and, for queues on another server, in a thread. Assumes that one handler of a client runs at a time. Handlers
+    must never wait for anything but the storage: a handler that may take long yields a Pause.
 
     become_subscriber: makes `subscriber`; list_length: the most messages and ids in an answer; document: the most bytes
-    of payload in an answer, except for the first message; peer: the client's HOST:PORT; caller: who the client is, None
-    if everybody may do everything; waiting: returns how many receives wait for a queue; figures: returns the server's
-    figures; its argument: True to include those of each connection; room: is told of requests that are refused for lack
-    of room."""
+    of payload in an answer, except for the first message; peer: the client's HOST:PORT; caller: the client's identity,
+    None without an access file; waiting: returns how many receives wait for a queue; figures: returns the server's
+    figures; its argument: True to include those of each connection; room: notes requests that are refused because the
+    disk is full."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -79,14 +79,14 @@ class Service:
 
     @property
     def turn_is_over(self) -> bool:
-        """True if a handler that has done something should pause before it goes on: others have waited for long enough,
-        or the batch has little room left."""
+        """True if a handler that has done some work should pause: other clients have waited for long enough, or the
+        batch has little room left."""
         return self.spent >= TURN or self.storage.room < LEFT
 
     @property
     def owner(self) -> str | None:
-        """The principal to whom the client's keys, producers and consumers belong. None without one: on an open server
-        they belong to everybody. Raises NotAllowedError."""
+        """The principal that owns the client's keys, producers and consumers. None for a client without a principal; on
+        a server without an access file all clients share these names. Raises NotAllowedError."""
         return None if self.caller is None else self.caller.owner
 
     @property
@@ -94,7 +94,7 @@ class Service:
         return self.caller is None or self.caller.is_admin
 
     def owned(self, name: str) -> str:
-        """Returns what the storage calls the client's key, producer or consumer of this name. Raises
+        """Returns the storage's name for the client's key, producer or consumer of this name. Raises
         NotAllowedError."""
         return owned_name(self.owner, name)
 
@@ -105,13 +105,13 @@ class Service:
         return self.caller is None or self.caller.may(Right.STATS, qid)
 
     def start_subscriptions(self) -> None:
-        """Starts the client's new subscriptions, whose answers are sent. Call it in a batch."""
+        """Starts the client's new subscriptions, after the answers to their requests. Call this in a batch."""
         if self.subscriber is not None:
             self.subscriptions.start(self.subscriber)
             self.end_forbidden_subscriptions()  # the rights may have changed since the request
 
     def end_forbidden_subscriptions(self) -> None:
-        """Ends the subscriptions that the client is not allowed any more. Call it in a batch."""
+        """Ends the subscriptions that the client may not have any more. Call this in a batch."""
         if self.subscriber is not None and self.caller is not None:
             self.subscriptions.end_forbidden(self.subscriber, self.caller.refusal_to_read)
 
@@ -126,18 +126,19 @@ def microseconds(seconds: float | None) -> int | None:
 
 
 def qid_of(request: Message) -> str:
-    """Returns the name of the queue, which the parser has required."""
+    """Returns the queue's name in a request that must have one, which the parser has checked."""
     return request.qid or ""  # type: ignore[attr-defined]
 
 
 def mid_of(request: Message) -> int:
-    """Returns the id of the message, which the parser has required."""
+    """Returns the message id in a request that must have one, which the parser has checked."""
     return request.mid or 0  # type: ignore[attr-defined]
 
 
 def in_room(step: Callable[[], T]) -> Generator[Pause, bool | None, T]:
-    """Takes a step of a handler. If its batch lacks room for that, the step waits for one that begins with it. If it
-    finds no room there either, raises NoRoomError, and the answer says that a part may have been done."""
+    """Takes a step of a handler. If the batch lacks room for the step, pauses, and tries once more in a batch that runs
+    this request first and has secured room for it. Raises NoRoomError if the room is still lacking; the answer then
+    says that a part may have been done."""
     try:
         return step()
     except NoRoomError as error:
@@ -173,7 +174,7 @@ def error_answer(about: Message | Fault, error: ErrorCode, text: str) -> Error:
 
 
 def refused(about: Message, error: engine.StorageError) -> Error:
-    """Returns the answer to a request that the engine refuses. Logs an error without a code of its own."""
+    """Returns the answer to a request that the engine refuses. Logs an error that has no code in the error table."""
     known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), table.INTERNAL)
     answer = error_answer(about, known, str(error))
     if known is table.INTERNAL:
@@ -182,13 +183,15 @@ def refused(about: Message, error: engine.StorageError) -> Error:
 
 
 def disk_error(about: Message, error: Exception, storage: engine.Engine, *, begun: bool = False) -> Error:
-    """Returns the answer to a request for which the storage failed. begun: True after a slice of it."""
-    # Somebody has removed the directory of a queue of files, with whatever program: to the client it is not there.
+    """Returns the answer to a request for which the storage failed. begun: True if a slice of the request has run
+    before."""
+    # Somebody has removed the directory of a queue of files, with whatever program: for the client there is no such
+    # queue.
     if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
         return error_answer(about, table.NOT_FOUND, "the directory of the queue is gone")
     if isinstance(about, CopyMessage) and about.mids:  # the copies before the one that failed stay
         return storage_error(about, error, "some may have been copied")
-    partly = begun and not isinstance(about, ReceiveMessage)  # that has only waited
+    partly = begun and not isinstance(about, ReceiveMessage)  # a receive has only waited
     return storage_error(about, error, PARTLY if partly else "nothing was changed")
 
 
@@ -201,8 +204,8 @@ def _queues_of(about: Message) -> list[str]:
 
 
 def storage_error(about: Message, error: Exception, remark: str) -> Error:
-    """Returns the answer to a request during which the storage failed, and logs the error. remark: tells what was
-    changed."""
+    """Returns the answer to a request during which the storage failed, and logs the error. remark: words that say what
+    was changed."""
     if isinstance(error, OSError) and has_no_room(error):
         return error_answer(about, table.FULL, f"the disk is full; {remark}")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

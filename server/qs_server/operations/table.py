@@ -1,6 +1,6 @@
-"""The table of operations: for each, its handler, the rights it needs, and the methods of the storage it uses.
+"""Holds the table of operations: for each, the handler, the rights it needs, and the methods of the storage it uses.
 
-docs/operations-reference.md shows the same table. An operation that is not in it is answered with 501.
+docs/operations-reference.md shows the same table. An operation that is not in the table is answered with 501.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,9 @@ from .service import Handler
 
 
 class Operation(NamedTuple):
-    """One operation. rights: for each field of the request that names queues, the right that it needs to them;
-    EVERYBODY or ANY_PRINCIPAL if it needs none; uses: the methods of the storage that it uses, for the page."""
+    """Describes one operation. rights: for each field of the request that names queues, the right that a client needs
+    to these queues; EVERYBODY or ANY_PRINCIPAL for an operation that needs no right; uses: the methods of the storage
+    that the handler uses, for the page."""
 
     handler: Handler
     rights: Rights | None
@@ -33,7 +34,7 @@ _READ = {"qid": Right.READ}
 _STATS = {"qid": Right.STATS}
 _WRITE = {"qid": Right.WRITE}
 _CONFIGURE = {"qid": Right.CONFIGURE}
-# Dead letters, moves and copies write into other queues: who may not push there must not get messages in that way.
+# Dead letters, moves and copies write into other queues, so a client needs the right to push there.
 _SET = {"qid": Right.CONFIGURE, "dead_letter": Right.WRITE}
 _REDRIVE = {"qid": Right.CONFIGURE, "queues": Right.WRITE}
 _READ_ALL = {"qid": Right.READ, "queues": Right.READ}

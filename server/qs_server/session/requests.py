@@ -1,9 +1,10 @@
-"""Handles requests of one connection in their order, as part of the committer's batches. Knows nothing of sockets.
+"""Handles requests of one connection in their order, as part of the committer's batches. This module knows nothing of
+sockets.
 
-How it works. A session makes a `RequestBatch` of the requests that are at hand. The committer calls `advance` in each
-of its batches until all have answers. A handler returns its answer, or it is a generator and yields a `Pause`: then the
+How it works. A session makes a `RequestBatch` of the requests that have come. The committer calls `advance` in each of
+its batches until all have answers. A handler returns its answer, or it is a generator and yields a `Pause`: then the
 request batch stops there, and goes on with the same handler when the pause is over. Answers are made in the batch and
-sent after its commit, so what a failed commit has taken back can still be turned into errors (`fail`).
+sent after its commit, so after a failed commit the answers can still be turned into errors (`fail`).
 """
 
 import logging
@@ -76,8 +77,8 @@ bounds them."""
 
 
 def stored_bytes(event: Message | Fault) -> int:
-    """Returns the bytes of the payloads that a request brings. A character counts as one, which is near enough for
-    `DiskRoom`."""
+    """Returns the bytes of the payloads that a request brings. A character counts as one byte, which is exact enough
+    for `DiskRoom`."""
     if isinstance(event, PushMessage | StageMessages):
         single = event.payload if isinstance(event, PushMessage) else None
         return len(single or b"") + sum(len(draft.payload or b"") for draft in event.messages)
@@ -94,28 +95,28 @@ def weight(event: Message | Fault) -> int:
 
 
 class RequestBatch:
-    """Makes the answers to requests and faults, in their order. See `Work` for the part that the committer uses.
+    """Makes the answers to requests and faults, in their order. Implements `Work`, the part that the committer uses.
 
     Ensures:
-    1. Each request has one answer, in the order of the requests. An error of one concerns it alone, also a fault of its
-       handler: the others of the batch are answered.
-    2. A request that lacked room is run again from its start, without an effect before.
+    1. Each request has one answer, in the order of the requests. An error of one request, also a fault of its handler,
+       concerns that request alone: the others of the batch are answered.
+    2. A request that lacked room is run again from its start, and has changed nothing before.
     3. A request that a failed commit may have taken back is answered with an error, never as done.
-    4. The answers that nobody has taken have about `outbox` bytes at most: the last one may be beyond.
-    5. A client's rights are checked just before its request runs, and again before one that has waited for messages is
-       answered without any.
+    4. The answers that nobody has taken have about `outbox` bytes at most: only the last one may exceed the bound.
+    5. A client's rights are checked just before its request runs, and again before a receive that has waited is
+       answered without messages.
 
     Assumes that `advance` is called in a batch while it is `runnable`, that answers are taken between two batches, and
     that handlers change nothing before they raise NoRoomError (see `operations/service.py`).
 
-    It must never send an answer, nor know what a request means: that is in the table of operations."""
+    A request batch must never send an answer, and never know what a request means: the table of operations knows."""
 
     begins = False
     lacked: NoRoomError | None = None
 
     def __init__(self, waiting: deque[Message | Fault], service: Service, outbox: int) -> None:
-        """Takes the next events, as many as one batch may have. outbox: bytes of answers after which they must be taken
-        before more are made."""
+        """Takes the next events from `waiting`, as many as one batch may have. outbox: after so many bytes of answers,
+        the answers must be taken before more are made."""
         self.events = [waiting.popleft()]
         """The requests and faults."""
         if waiting:
@@ -158,16 +159,16 @@ class RequestBatch:
         return self.pause is None and self.left > 0 and (self._answer_bytes <= self._outbox or not self.answers)
 
     def resume(self, *, over: bool = False) -> None:
-        """Ends the pause. over: True if the time of the pause is over."""
+        """Ends the pause. over: True if the pause ends because its time is over."""
         if self.pause is not None:
-            # The committer secures what was lacking before a batch that begins with this.
+            # The committer secures the missing room before the batch, which runs this work first.
             self.lacked = self.pause.lacks
             self.begins = self.lacked is not None
         self.pause = None
         self._over = over
 
     def end_wait(self) -> None:
-        """Ends the wait of a receive: its answer is empty, or an error if it is forbidden."""
+        """Ends the wait of a receive: the answer is empty, or an error if the receive is forbidden now."""
         if self._running is not None:
             self._running.close()
             # Its answer is made in a batch like any other: the check of its rights is there.
@@ -200,12 +201,12 @@ class RequestBatch:
             self.left -= 1
 
     def advance(self, pushing: bool | None) -> None:  # noqa: C901, PLR0912
-        """Runs the next requests, see `Work.advance`. Takes the steps of each without a call, as every request goes
-        through here."""
+        """Implements `Work.advance`. Takes the steps of each request without a function call, because every request
+        goes through here."""
         service = self._service
         service.spent = 0
         if not self.answers:
-            self._answer_bytes = 0  # they were taken since the last batch
+            self._answer_bytes = 0  # the answers were taken since the last batch
         while self.left and self.pause is None and self._answer_bytes <= self._outbox:
             event = self.events[self.done]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
@@ -220,7 +221,7 @@ class RequestBatch:
                     if service.caller is not None:
                         service.caller.check(operation.rights, event)
                     handler = operation.handler
-                    # Only a new queue can be the first one of another server.
+                    # Only a new queue can be the first queue of another server.
                     if service.remotes.has_queues or type(event) is NewQueue:
                         handler = handler_of(service, cast(Message, event), handler)
                     found = handler(service, event)
@@ -229,7 +230,7 @@ class RequestBatch:
                     self._note_room(event)
             except Exception as error:
                 if isinstance(error, NoRoomError) and (lacks := error.unmet(self.lacked)) is not None:
-                    self.pause = Pause(lacks=lacks)  # nothing has changed: it begins again, in a batch with room
+                    self.pause = Pause(lacks=lacks)  # nothing has changed: the request is run again, with room
                     return
                 answer = self._refuse(event, error, begun=begun)
             if answer is not None:
@@ -250,7 +251,7 @@ class RequestBatch:
             self.closes = error.error.closes
             return error_answer(request, error.error, str(error))
         if isinstance(request, Fault):
-            raise error  # no handler was involved: this is a fault of the server, which ends the batch
+            raise error  # no handler was involved: a fault of the server, which ends the batch
         if isinstance(error, engine.StorageError):
             return refused(request, error)
         if isinstance(error, BadRequestError):
@@ -264,12 +265,12 @@ class RequestBatch:
         return answer
 
     def _note_lack(self, request: Message | Fault, error: Exception) -> None:
-        """Tells of a request that was refused because the disk is full."""
-        if isinstance(error, OSError) and has_no_room(error):  # any other error of the disk is no news of its room
+        """Notes a request that was refused because the disk is full."""
+        if isinstance(error, OSError) and has_no_room(error):  # any other error says nothing about free space
             self._service.room.refused(stored_bytes(request))
 
     def _note_room(self, request: Message | Fault) -> None:
-        """Tells of a request that found room on the disk, which one for a queue of another server does not need."""
+        """Notes a request that found space on the disk. A request for a queue of another server needs no space here."""
         if isinstance(request, PushMessage | StageMessages) and request.qid in self._service.storage.queues():
             self._service.room.stored(stored_bytes(request))
 
@@ -289,7 +290,7 @@ class RequestBatch:
         return self._continue()
 
     def is_allowed(self) -> bool:
-        """Returns True if the client still may make the waiting request."""
+        """Tells whether the client still may make the waiting request."""
         try:
             self._check(self.events[self.done])
         except NotAllowedError:
@@ -297,23 +298,23 @@ class RequestBatch:
         return True
 
     def _check(self, request: Message | Fault) -> None:
-        """Raises NotAllowedError unless the client may make the request. An unreadable document needs no right; an
-        unknown operation is refused like any other."""
+        """Checks that the client may make the request. An unreadable document needs no right; an unknown operation is
+        refused like any other. Raises NotAllowedError."""
         caller = self._service.caller
         if caller is not None and (not isinstance(request, Fault) or request.error == table.NOT_IMPLEMENTED):
             operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
             caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
 
     def _go_on(self, request: Message | Fault) -> Message | None:
-        """Continues the handler. Only a receive that got nothing is refused if it is not allowed any more: other
-        requests may have changed something already, and are finished."""
+        """Continues the handler. Then checks the rights again for a receive that got nothing. Other requests may have
+        changed something already, so they are finished also if they are not allowed any more."""
         answer = self._continue()
         if isinstance(answer, ReceiveMessage) and not answer.messages:
             self._check(request)
         return answer
 
     def _continue(self) -> Message | None:
-        """Runs the handler until it has an answer, or waits: then returns None."""
+        """Runs the handler until it answers or pauses. Returns the answer, or None for a pause."""
         running, self._running = self._running, None  # a handler that raises has ended
         try:
             self.pause = cast(Answer, running).send(self._over)
@@ -347,6 +348,6 @@ class RequestBatch:
 
 
 def _answered(answer: Message) -> Answer:
-    """Stands in for a handler that pauses, and answers when it goes on."""
+    """Stands in for a paused handler, and answers when it is continued."""
     yield from ()
     return answer

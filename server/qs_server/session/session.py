@@ -1,9 +1,9 @@
-"""Handles the requests of one connection on the queue server: passes those that have come to the committer, puts
-the answers into the outbox after the batch, and waits where a request has to wait.
+"""Handles the requests of one connection on the queue server: passes requests to the committer, puts the answers into
+the outbox after the batch, and waits where a request has to wait.
 
 A request passes through here in three calls. `run` makes a batch of the connection's requests; the committer runs it at
 the end of the poll cycle, or in its worker thread; `_ran` sends the answers. If a request has to wait, `_pause` begins
-the wait, `_end_wait` ends it, whatever it was for, and the same batch of requests is scheduled again.
+the wait, `_end_wait` ends any kind of wait, and the same batch of requests is scheduled again.
 """
 
 from collections.abc import Callable
@@ -38,20 +38,20 @@ keep a push from its thread."""
 
 
 class Session:
-    """A client's requests, on the queue server. See `qs_serving.connection.Session`.
+    """Handles a client's requests on the queue server. Implements `qs_serving.connection.Session`.
 
     Ensures:
     1. One batch of its requests at most is under way, so its answers are in the order of its requests.
     2. Answers are put into the outbox only after the commit, and deliveries only after the answer to their subscribe.
     3. A receive that is given up while it waits, or after it was woken, wakes the next one that waits.
-    4. A batch that is scheduled runs to its end, also if the connection is gone meanwhile: the committer knows nothing
-       of that.
-    5. What the client holds by subscriptions becomes visible again after it has left.
+    4. A scheduled batch runs to its end, also if the connection is gone meanwhile: the committer does not know of
+       connections.
+    5. Messages that the client holds by subscriptions become visible again after the client has left.
 
     Assumes that all its methods are called in the loop's thread, between two batches or at the end of one, and that the
     connection calls `run` only while no requests of it are under way or after `await_socket`.
 
-    It must never change anything of the engine or the subscriptions itself: that happens in batches, by jobs."""
+    A session must never change the engine or the subscriptions itself: jobs do so, in batches."""
 
     stopping_text = "the server is stopping; connect again later"
     patience: float | None = None
@@ -94,9 +94,9 @@ class Session:
         figures: Callable[[bool], list[Figure]],
         room: DiskRoom,
     ) -> None:
-        """Begins without requests. tasks: runs calls to other servers; caller: who the client is, None if everybody may
-        do everything; figures: returns the server's figures; its argument: True to include those of each connection;
-        room: is told of requests that find none on the disk."""
+        """Begins without requests. tasks: runs calls to other servers; caller: the client's identity, None without an
+        access file; figures: returns the server's figures; its argument: True to include those of each connection;
+        room: notes requests that are refused because the disk is full."""
         self._connection = connection
         self._outbox = connection.outbox
         self._most = limits.outbox
@@ -121,16 +121,16 @@ class Session:
             room=room,
         )
         self._requests: RequestBatch | None = None  # the requests under way
-        self._since = 0.0  # when they began, or continued after a wait that the client asked for
+        self._since = 0.0  # when the requests began, or continued after a wait that the client asked for
         self._timer: Timer | None = None  # ends the present wait
         self._call: trio.CancelScope | None = None  # around the call that the present request waits for
 
     # -- requests -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Takes up the connection's next requests, or goes on with those that it has: the socket has taken their
-        answers. It is called in a poll cycle or at the end of a batch. At the end of
-        either, the committer looks at `scheduled`, so nothing has to be woken (unlike in `_schedule`)."""
+        """Takes up the connection's next requests. If requests are under way, whose answers the socket has taken,
+        continues those. Called in a poll cycle or at the end of a batch, after which the committer checks `scheduled`,
+        so unlike `_schedule` this need not wake the committer's task."""
         requests = self._requests
         if requests is None:
             self._requests = requests = RequestBatch(self._connection.requests, self._service, self._most)
@@ -141,7 +141,7 @@ class Session:
             self._go_on(requests)
 
     def _ran(self) -> None:
-        """Sends the answers that are ready, and goes on if the socket takes them. Is called at the end of a batch."""
+        """Sends the answers that are ready, and goes on if the socket takes them. Called at the end of a batch."""
         requests = self._requests
         if requests is None:
             return  # the connection was closed while its batch ran
@@ -159,11 +159,12 @@ class Session:
                 self._go_on(requests)
             else:
                 self._connection.await_socket()
-        except Exception as error:  # it concerns this connection alone, not the rest of the batch
+        except Exception as error:  # the error concerns this connection alone, not the rest of the batch
             self._connection.fail(error)
 
     def _go_on(self, requests: RequestBatch) -> None:
-        """Does what comes next, once the socket has taken the answers that there were."""
+        """Begins the next step after the socket has taken the answers: a pause, the rest of the requests, or new
+        ones."""
         pause = requests.pause
         if pause is not None:
             self._pause(requests, pause)
@@ -174,8 +175,8 @@ class Session:
             self._connection.answered(closes=requests.closes)
 
     def _schedule(self, requests: RequestBatch) -> None:
-        """Has requests go on in the next batch. Also from a timer or a call, when no poll cycle is under way: so the
-        committer's task is woken."""
+        """Schedules requests for the next batch. Wakes the committer's task, because a timer or the end of a call may
+        call this outside of a poll cycle."""
         requests.ended = self._ran
         self._committer.post(requests)
 
@@ -198,7 +199,7 @@ class Session:
             connection.pause()
             if self._requests is not requests or requests.pause is not pause:
                 return  # `pause` has read the end of the stream, which has ended the wait
-            # An access file that was read again during the batch may forbid the receive: `_end_wait` looks.
+            # An access file that was read again during the batch may forbid the receive: `_end_wait` checks.
             if connection.is_leaving or waiters.listen(requests, self._woken) or not requests.is_allowed():
                 self._end_wait()
                 return
@@ -215,7 +216,7 @@ class Session:
         self._connection.attempt(partial(self._end_wait, over=True))
 
     def _end_wait(self, *, over: bool = False) -> None:
-        """Ends the present wait, whatever it is for, and goes on with the request. over: True if its time is over."""
+        """Ends the present wait of any kind, and continues the request. over: True if the time of the wait is over."""
         requests = self._requests
         if requests is None or requests.pause is None:
             return
@@ -227,7 +228,7 @@ class Session:
             self._waiters.leave(requests)
             requests.resume()
         elif self._connection.is_leaving or not requests.is_allowed():
-            # The client cannot or may not take messages any more: the next in line is woken instead.
+            # The client cannot or may not take messages any more, so the next in line is woken instead.
             self._waiters.leave(requests)
             requests.end_wait()
         else:
@@ -239,7 +240,7 @@ class Session:
         self._schedule(requests)
 
     async def _run_call(self, requests: RequestBatch, call: Call[Any]) -> None:
-        """Waits for the end of a call. Tells it to stop if the client goes or the request is forbidden."""
+        """Waits for the end of a call. Tells the call to stop if the client goes or the request is forbidden."""
         if not requests.is_allowed():
             call.stop.set()
         with trio.CancelScope() as self._call:
@@ -251,8 +252,8 @@ class Session:
             self._connection.attempt(self._end_wait)
 
     def interrupt(self) -> None:
-        """Ends the wait of a request soon. A deliberate delay goes on, as it would for any other client: nobody can cut
-        it short by going."""
+        """Ends the wait of a request soon. A deliberate delay goes on, so that a client cannot shorten the delay by
+        going away."""
         pause = None if self._requests is None else self._requests.pause
         if pause is not None and pause.call is not None:
             if self._call is not None:
@@ -271,12 +272,12 @@ class Session:
         if requests is not None:
             if requests.ended is None:
                 self._waiters.leave(requests)
-            else:  # it is in a batch, after which it may wait: then the next one is woken at once
+            else:  # the work is in a batch, and may wait after it: then the next one is woken at once
                 requests.ended = partial(self._waiters.leave, requests)
 
     def rights_changed(self) -> None:
-        """Ends subscriptions and waits that the access file does not allow any more. An allowed receive looks for
-        messages again: a refused one may have been woken for them instead."""
+        """Ends subscriptions and waits that the access file does not allow any more. A receive that is still allowed
+        looks for messages again, because they may have woken a receive that is now refused."""
         requests = self._requests
         pause = None if requests is None else requests.pause
         if requests is not None and pause is not None:
@@ -289,10 +290,10 @@ class Session:
             self._committer.post(Job(self._service.end_forbidden_subscriptions))
 
     def heard(self) -> None:
-        """Does nothing: this server needs no sign of life of a client."""
+        """Does nothing: this server needs no sign of life from a client."""
 
     def silent(self) -> None:
-        """Does nothing: it is never called, as `patience` is None."""
+        """Does nothing: the connection never calls this, because `patience` is None."""
 
     # -- subscriptions --------------------------------------------------------------------------------------------
 
@@ -305,7 +306,8 @@ class Session:
         return Subscriber(self._most, self._deliver, self._service.peer)
 
     def _deliver(self) -> None:
-        """Sends the pending deliveries. If the socket does not take them at once, `written` follows later."""
+        """Sends the pending deliveries. If the socket does not take them at once, the connection calls `written`
+        later."""
         subscriber = self._service.subscriber
         if subscriber is not None:
             pending, subscriber.mail = subscriber.mail, []
@@ -314,14 +316,14 @@ class Session:
                 self.written(size)
 
     def written(self, token: Any) -> None:
-        """Counts deliveries that the socket has taken. token: their bytes."""
+        """Counts deliveries that the socket has taken. token: the bytes of the deliveries."""
         subscriber = self._service.subscriber
         if subscriber is not None and subscriber.has_read(token):
             self._committer.post(Job(partial(self._subscriptions.feed_all, subscriber)))
 
     def leave(self) -> None:
-        """Ends the client's subscriptions, behind all that it has asked for: a batch of its requests may be under way.
-        Their messages become visible again, batch by batch."""
+        """Ends the client's subscriptions in a later batch, because a batch of its requests may be under way. The
+        messages of the subscriptions become visible again, batch by batch."""
         self._committer.post(Job(self._drop))
 
     def _drop(self) -> None:
