@@ -1,1 +1,1 @@
-"""The bus: pushes new messages of the queue server to subscribers."""
+"""Implements the bus, which pushes new messages of the queue server to subscribers."""

@@ -1,6 +1,6 @@
-"""The bus: passes messages of one queue server to subscribers.
+"""Implements the bus, which passes messages of one queue server to subscribers.
 
-`Bus` accepts the connections of clients and is their `Broker`.
+`Bus` accepts the connections of clients, and implements their `Broker`.
 """
 
 import logging
@@ -57,11 +57,11 @@ class Bus:
     Ensures:
     1. A client gets the answer to its subscription before the first message, and no message of a queue that it may not
        read.
-    2. When rights change or a queue goes, the subscriptions concerned end with an error that says why.
-    3. A stop tells the server what was handled, within `grace` and 2 s.
+    2. When rights change or a queue is deleted, the affected subscriptions end with an error that says why.
+    3. A stop tells the server which messages were handled, within `grace` and 2 s.
 
-    Assumes one server, and that no other bus monitors the same queues: they would share the messages. It keeps nothing
-    on disk: what must outlive it is on the server.
+    Assumes one server, and that no other bus monitors the same queues: two would share the messages. The bus keeps
+    nothing on disk: all that must survive its end is on the server.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Bus:
         hub: Hub | None = None,
         adopt: Adopt = SocketTransport.adopt,
     ) -> None:
-        """tls: towards clients, None to speak no TLS; access: None if every client may do everything; security: returns
-        how to speak to the queue server; hub, adopt: see Acceptor."""
+        """tls: the TLS towards clients, None for none; access: None without an access file; security: returns the TLS
+        context and the token for the queue server; hub, adopt: see Acceptor."""
         self.acceptor = Acceptor(self, options.limits, tls, access, hub=hub, adopt=adopt)
-        """Has the clients."""
+        """Accepts the clients and knows their connections."""
         self.options = options
         self.delivery_counts = DeliveryCounts()
-        self._flushing = trio.CancelScope()  # around the deletions on the server at the end
+        self._flushing = trio.CancelScope()  # around the last deletions on the server
         self._monitor = Monitor(
             options,
             self._opened,
@@ -123,16 +123,16 @@ class Bus:
         ]
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
-        """Serves clients until `stop` is called. Then clients may read for up to `grace` seconds, and the bus deletes
-        what they have handled within `grace` plus 2 s."""
+        """Serves clients until `stop` is called. After `stop`, clients may read for up to `grace` seconds, and the bus
+        deletes the messages that they have handled within `grace` plus 2 s."""
         async with trio.open_nursery() as background:
             background.start_soon(self._monitor.run, listeners[0].socket.getsockname()[1])
             await self.acceptor.accept(listeners, self._flush)
             background.cancel_scope.cancel()
 
     async def _flush(self) -> None:
-        """Has the server delete what clients have handled."""
-        # Only now: until the last client has gone, it may still acknowledge what it has.
+        """Waits until the server has deleted the messages that clients have handled."""
+        # Only now: clients may acknowledge messages until the last one has gone.
         self._monitor.stop_feeds()
         with self._flushing:
             await self._monitor.upstream.emptied()
@@ -148,7 +148,8 @@ class Bus:
         self.acceptor.stop()
 
     def cut_off(self) -> None:
-        """Shortens the time after `stop`: clients get none, deletions and releases on the server 2 s."""
+        """Shortens the time after `stop`: disconnects clients at once, and leaves 2 s for deletions and releases on the
+        server."""
         self._flushing.deadline = min(self._flushing.deadline, trio.current_time() + _FLUSH_TIME)
         self.acceptor.cut_off()
 
@@ -179,7 +180,7 @@ class Bus:
         self._join_readable(session, subscription)
 
     def _join_readable(self, session: BusSession, subscription: Subscription) -> None:
-        """Adds every monitored queue that a silent client may read to its subscription."""
+        """Adds every monitored queue that a silent client may read to the client's subscription."""
         for feed in self._monitor.monitored():
             if feed not in subscription.feeds and session.rights.may_read(feed.qid):
                 feed.join(subscription)
@@ -199,7 +200,7 @@ class Bus:
                 feeds = [await self._monitor.names.share(feed, subscription.name, session.rights) for feed in queues]
             elif subscription.ack:
                 await self._monitor.note_coming(queues)
-            # Everything that may fail or wait is done: from the answer on, the client has all of its queues.
+            # Every step that may fail or wait is done: from the answer on, the client has all of its queues.
             session.begin(subscription, answer)
             for each in feeds:
                 each.join(subscription)
@@ -209,8 +210,8 @@ class Bus:
     # -- rights that change ---------------------------------------------------------------------------------------
 
     def review(self, session: BusSession) -> None:
-        """Ends the subscriptions of a client that it may no longer have, because it is somebody else now or has other
-        rights. A silent client gets the queues that it may read now."""
+        """Ends the subscriptions that a client may no longer have, because its principal or the rights have changed.
+        Adds to a silent client the queues that it may read now."""
         rights = session.rights
         for subscription in list(session.subscriptions):
             denied = [feed for feed in subscription.feeds if not _allowed(rights, feed)]
@@ -232,8 +233,8 @@ class Bus:
                     feed.join(subscription)
 
     def _ended(self, feed: Feed, error: ErrorCode, text: str) -> None:
-        """Removes a feed whose queue is gone from all subscriptions, and ends those that have no other feed. If the bus
-        may not read the queue, ends the subscriptions that named it."""
+        """Removes a feed whose queue is gone from all subscriptions, and ends the subscriptions that have no other
+        feed. If the bus may not read the queue, ends all subscriptions that named the queue."""
         forbidden = error is table.FORBIDDEN
         for connection in self.acceptor.connections:
             session = connection.session
@@ -251,7 +252,7 @@ class Bus:
         self._have_left(left)
 
     def _have_left(self, feeds: list[Feed]) -> None:
-        """Drops the feeds that nobody needs any more."""
+        """Drops those of the feeds that nobody needs any more."""
         for feed in feeds:
             if isinstance(feed, FanOut):
                 self._monitor.drop_unused(feed)
@@ -259,19 +260,19 @@ class Bus:
 
 
 def _refusal(rights: Rights, feed: Feed) -> RefusedError:
-    """Returns why a client may not have a feed."""
+    """Returns the error that says why a client may not have a feed."""
     if isinstance(feed, Share) and rights.may_read(feed.label):
         return rights.refused_name(feed.label, feed.name.name)
     return rights.refused_queue(feed.label)
 
 
 def _allowed(rights: Rights, feed: Feed) -> bool:
-    """Tells whether a client may have a feed that it has got."""
+    """Tells whether a client may keep a feed that it has."""
     return rights.may_read(feed.label) and (not isinstance(feed, Share) or rights.may_use(feed.name.owner))
 
 
 async def run_bus(options: BusOptions, announce: Announce, manager: ServiceManager) -> None:
-    """Runs a bus until SIGTERM or SIGINT. Raises StartError when it cannot listen, or a file cannot be used."""
+    """Runs a bus until SIGTERM or SIGINT. Raises StartError if the bus cannot listen, or a file cannot be used."""
     # Before the sockets are opened: with fewer descriptors the bus takes fewer clients.
     options = replace(options, limits=fit_descriptors(options.limits, _DESCRIPTORS, _DESCRIPTORS))
     inherited = inherited_sockets(manager.environ, manager.pid)

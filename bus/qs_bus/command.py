@@ -1,4 +1,4 @@
-"""The command queue-bus.py: reads the flags, runs the bus, and reports errors in one line."""
+"""Runs the command queue-bus.py: reads the flags, runs the bus, and reports errors in one line."""
 
 import argparse
 import logging
@@ -45,7 +45,7 @@ def _warn(text: str) -> None:
 
 
 def bus_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command."""
+    """Returns the parser of the command's flags."""
     defaults = BusOptions()
     parser = make_parser(_PROGRAM, _DESCRIPTION, PORT)
     parser.add_argument(
@@ -101,13 +101,13 @@ def read_options(arguments: Sequence[str] | None) -> tuple[BusOptions, int]:
 
 
 def _describe_server(options: BusOptions) -> list[str]:
-    """Returns a line about the way to the queue server. StartError if a file cannot be used."""
+    """Returns a line that says how the bus connects to the queue server. Raises StartError if a file cannot be used."""
     return ServerSecurity(options.security).describe(options.server)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Exit codes: 0 stopped as asked; 1 could not start, or not stop in time; 2 wrong flags, or the
-    extra is not installed."""
+    """Runs the command. Exit codes: 0 after a requested stop; 1 if the bus could not start, or not stop in time; 2 for
+    wrong flags, or if the extra is not installed."""
     options, verbose = read_options(arguments)
     with importing("server", _PROGRAM):  # so that --help needs no extra
         from qs_serving.command import check_command, run_command  # noqa: PLC0415

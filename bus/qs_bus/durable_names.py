@@ -1,7 +1,7 @@
-"""Durable names: how their queues are called, the feed of one name, and the names of one bus.
+"""Implements durable names: the names of their queues, the feed of one name, and all names of one bus.
 
-The messages for a durable name are copied to a queue of its own. The queue's name says whose it is: so a durable name
-still belongs to its principal after the bus and the server have been started again.
+The messages for a durable name are copied to a queue of its own. The name of that queue contains the owner, so a
+durable name still belongs to its principal after the bus and the server have been started again.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ _GONE = "the queue of the name {!r} has been deleted and this subscription has e
 
 
 def queue_of(name: DurableName) -> str:
-    """Returns the queue that stores messages for a durable name."""
+    """Returns the name of the queue that stores messages for a durable name."""
     parts = (name.qid, name.name) if name.owner is None else (name.qid, name.owner, name.name)
     return _PREFIX + ":".join(map(_quoted, parts))
 
 
 def name_in(qid: str) -> DurableName | None:
-    """Returns the durable name for which a queue stores messages, or None if it stores none."""
+    """Returns the durable name for which a queue stores messages, or None for any other queue."""
     parts = [_unquoted(part) for part in qid.removeprefix(_PREFIX).split(":")]
     if not qid.startswith(_PREFIX) or not all(parts):
         return None
@@ -59,13 +59,13 @@ def name_in(qid: str) -> DurableName | None:
 
 
 def counts_queue_of(host: str, port: int) -> str:
-    """Returns the queue in which the bus at this address counts its subscribers. No durable name has this queue, as its
-    first part is empty."""
+    """Returns the name of the queue in which the bus at this address counts its subscribers. The name has an empty
+    first part, so no durable name has the same queue."""
     return f"{_PREFIX}:{_quoted(host)}:{port}"
 
 
 def is_of_bus(qid: str) -> bool:
-    """Tells whether a bus keeps the queue, for a name or for itself."""
+    """Tells whether the queue belongs to a bus, for a durable name or for counts of subscribers."""
     return qid.startswith(_PREFIX)
 
 
@@ -78,14 +78,14 @@ def _unquoted(text: str) -> str:
 
 
 class Share(Feed):
-    """The feed of a durable name: gives each message to one member, round robin, and to another when that member goes.
+    """Gives each message of a durable name to one member, round robin, and to another member if the first one leaves.
 
     Ensures, beside what a feed does:
-    1. A message is with one member at a time, and a member gets it only if it has room.
-    2. The server delivers no more than the members together may hold, and what is delayed.
-    3. What a member has left goes first to the next one, in the order of the ids.
+    1. A message is with one member at a time, and a member gets a message only if it can be sent one now.
+    2. The server delivers no more messages than the members together may hold, plus the delayed ones.
+    3. Messages that a member left behind go to other members before any newer ones, in the order of their ids.
 
-    Assumes that nobody but the bus takes messages from the queue of a name. It must not keep messages when the last
+    Assumes that only the bus takes messages from the queue of a name. A share must not keep messages when the last
     member has left: they go back to the queue, for another bus or for a member that comes later.
     """
 
@@ -103,26 +103,26 @@ class Share(Feed):
     def join(self, member: Member) -> None:
         self._set_prefetch(member.prefetch)  # before the feed is synchronized, so that one request says all
         super().join(member)
-        self._resume()  # others may have had no room
+        self._resume()  # messages may have waited for a member that can take them
 
     def leave(self, member: Member) -> None:
         self._set_prefetch(-member.prefetch)
         super().leave(member)
         if not self.members:
-            # The members' own messages follow by `not_handled`, which releases them now that nobody is there.
+            # The members' own messages follow by `not_handled`, which releases them now that no member is left.
             backlog, self._backlog = self._backlog, deque()
             for message in backlog:
                 self.release_payload(message)
                 self._count_down(message)
 
     def _set_prefetch(self, more: int) -> None:
-        # No more than they can have: what else the bus took would wait here while it is in flight for nobody.
+        # No more than the members can hold: other messages would wait here, in flight and of use to nobody.
         wanted = sum(member.prefetch for member in self.members) + more
         self.prefetch = max(min(wanted, PREFETCH), 1) + self._delayed
 
     def count_delayed(self, more: int) -> None:
-        """Raises the prefetch by the number of delayed messages: they do not count against what the members may
-        hold."""
+        """Changes the number of delayed messages, and raises the prefetch by that number, because delayed messages do
+        not count against the members' prefetch."""
         self._delayed += more
         self._set_prefetch(0)
         self._upstream.sync(self)
@@ -143,7 +143,7 @@ class Share(Feed):
             self._count_down(message)
 
     def _next(self) -> Member | None:
-        """Returns the member that has waited longest of those with room, or None."""
+        """Returns the member that has waited longest among those that can be sent a message now, or None."""
         for member in self.members:
             if member.has_room:
                 return member
@@ -157,11 +157,11 @@ class Share(Feed):
         self._release(message, delay, counts=counts)
 
     def not_handled(self, message: HeldMessage) -> None:
-        # If the server counts receives, it has to hear of one that failed, and it sends the message again.
+        # If the server counts receives, it has to be told of a failed one, and sends the message again.
         if not self.members or (self.counted and message.delivered):
             super().not_handled(message)
             return
-        # In front: it is older than what waits. Its payload was dropped when it was sent, and is fetched again.
+        # In front: it is older than the backlog. Its payload was dropped when it was sent, and is fetched again.
         message.awaiting_room += 1
         self._backlog.appendleft(message)
 
@@ -193,10 +193,10 @@ class Share(Feed):
 class DurableNames:
     """Makes, finds and ends durable names.
 
-    Ensures that the queue of a name exists before a member joins it, so that the name misses no message that comes from
-    then on; and that a name whose queue is gone ends. Assumes that the server is the only place that keeps names: the
-    bus finds them again by the names of the queues there. It must never remove the queue of a name: that would lose
-    messages, and only a person can tell that nobody will come for them.
+    Ensures that the queue of a name exists before a member joins, so that the name misses no later message; and that a
+    name whose queue is gone ends. Assumes that only the server stores names: the bus finds them again by the names of
+    the queues there. This class must never remove the queue of a name: that would lose messages, and only a person can
+    tell that nobody needs them any more.
     """
 
     def __init__(
@@ -207,8 +207,8 @@ class DurableNames:
         new_share: Callable[[DurableName], Share],
         ended: Callable[[Feed, ErrorCode, str], None],
     ) -> None:
-        """feeds: by queue; feed_of: returns the feed of a queue, and makes it if there is none; new_share: makes the
-        feed of a name; ended: is called with the feed of a name that has ended, the error, and its text."""
+        """feeds: queue -> feed; feed_of: returns the feed of a queue, and makes one if there is none; new_share: makes
+        the feed of a name; ended: called with the feed of a name that has ended, the error, and its text."""
         self._upstream = upstream
         self._feeds = feeds
         self._feed_of = feed_of
@@ -219,17 +219,18 @@ class DurableNames:
         just being made must not be taken for one whose queue has been deleted."""
 
     async def share(self, feed: FanOut, name: str, rights: Rights) -> Feed:
-        """Returns the feed of a name, and makes the name if there is none. Its queue exists then, so no message is
-        missed. Waits for the server. Raises RefusedError.
+        """Returns the feed of a durable name, and makes the name if it is new. The name's queue exists then, so the
+        name misses no later message. Waits for the server. Raises RefusedError.
 
-        rights: of the client that subscribes. Another principal's name is another one, unless the client may use it.
+        rights: the rights of the client that subscribes. The client gets the name of another principal only if it may
+        use that name, otherwise its own name.
         """
         while True:
             await self._upstream.connected.wait()
             try:
                 async with self.lock:
                     found = _find(feed, name, rights)
-                    # Also for a known name: while it had no members, the bus was not told if its queue was deleted.
+                    # Also for a known name: while it has no members, the bus is not told that its queue was deleted.
                     await self._make(_checked(found), feed.qid)
                     return self.add(found)
             except ServerUnavailable:
@@ -239,8 +240,8 @@ class DurableNames:
                 raise RefusedError(_kind(error), f"the queue for the name cannot be created: {error}") from None
 
     async def _make(self, qid: str, of: str) -> None:
-        """Makes the queue of a name if there is none. It takes over what the queue `of` says now about messages that
-        nobody handles. Raises ServerError, ServerUnavailable."""
+        """Makes the queue of a name if there is none. The new queue copies the options about unhandled messages from
+        the queue `of`. Raises ServerError, ServerUnavailable."""
         try:
             await self._upstream.call(policy_calls.queue_options(qid))
         except NotFound:
@@ -249,7 +250,7 @@ class DurableNames:
                 await self._upstream.call(calls.new_queue(qid, **policy))
 
     async def _policy_of(self, qid: str) -> dict[str, Any]:
-        """Returns the options that a name takes over from its queue; none if the bus may not see them."""
+        """Returns the options that a name copies from its queue; none if the bus may not see them."""
         try:
             options = await self._upstream.call(policy_calls.queue_options(qid))
         except (NotFound, Unauthorized, Forbidden, NotImplementedByServer) as error:
@@ -267,7 +268,7 @@ class DurableNames:
         }
 
     def add(self, name: DurableName) -> Feed:
-        """Returns the feed of a name that has a queue on the server."""
+        """Returns the feed of a name that has a queue on the server, and makes the feed if there is none."""
         feed = self._feed_of(name.qid)
         if name not in feed.names:
             feed.names[name] = self._new_share(name)
@@ -279,9 +280,9 @@ class DurableNames:
         return {name for feed in self._feeds.values() for name in feed.names}
 
     def compare(self, known: set[DurableName], existing: Iterable[str], monitored: Container[str]) -> None:
-        """Adds the names whose queues exist, and ends those whose queues do not. Call it with the lock held.
+        """Adds the names whose queues exist, and ends the names whose queues do not. Call this with the lock held.
 
-        known: the names from before `existing` was asked for; monitored: the queues whose names are added.
+        known: the names that were known before `existing` was requested; monitored: the queues whose names are added.
         """
         found = names_in(existing)
         for name in found:
@@ -299,15 +300,15 @@ class DurableNames:
             self._ended(share, table.NOT_FOUND, _GONE.format(name.name))
 
     def end(self, share: Share) -> None:
-        """Ends a name whose queue the server says is gone."""
+        """Ends a name after the server has said that the name's queue is gone."""
         names = self._feeds[share.label].names if share.label in self._feeds else {}
         if names.get(share.name) is share:
             del names[share.name]
         self._ended(share, table.NOT_FOUND, _GONE.format(share.name.name))
 
     def forget(self, feed: FanOut) -> list[Feed]:
-        """Removes the names of a queue that is gone, and returns their feeds. The names are found again by their own
-        queues when a client subscribes to a new queue of that name."""
+        """Removes the names of a queue that is gone, and returns their feeds. If a client later subscribes to a new
+        queue of the same name, the durable names are found again by their own queues."""
         shares = list(feed.names.values())
         feed.names.clear()
         feed.not_copied(self._upstream.copies.discard(feed))
@@ -320,14 +321,15 @@ def names_in(existing: Iterable[str]) -> list[DurableName]:
 
 
 def _find(feed: FanOut, name: str, rights: Rights) -> DurableName:
-    """Returns the client's own name, else one of others that the client may use, else a new one of its own."""
+    """Finds the durable name that a client means: its own name, otherwise another principal's name that the client may
+    use, otherwise a new name of its own."""
     own = DurableName(feed.label, name, rights.owner)
     usable = [each for each in feed.names if each.name == name and rights.may_use(each.owner)]
     return own if own in usable or not usable else min(usable, key=lambda each: each.owner or "")
 
 
 def _checked(name: DurableName) -> str:
-    """Returns the queue of a name. RefusedError if it is too long for the name of a queue."""
+    """Returns the queue of a name. Raises RefusedError if the queue's name would be too long."""
     qid = queue_of(name)
     if len(qid) > QID:
         raise RefusedError(

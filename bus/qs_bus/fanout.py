@@ -1,4 +1,4 @@
-"""A feed that gives each message to every member."""
+"""Implements the feed that gives each message to every member."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class CopyRequests(ServerRequests, Protocol):
-    """The requests of a fan-out to the queue server: see `ServerRequests`."""
+    """Describes the requests of a fan-out to the queue server: `ServerRequests`, and copies."""
 
     @property
     def copies(self) -> RetryQueue[FanOut, int]:
@@ -24,12 +24,12 @@ class FanOut(Feed):
 
     Ensures, beside what a feed does:
     1. A message is deleted only when the queue of every name has it, also if all members have handled it before.
-    2. Slow members hold others up only when `hold` messages wait, or when all are slow.
-    3. Where the server counts receives, a message that several members release goes back once, and comes again to
-       those that have released it.
+    2. Slow members hold up others only when `hold` messages wait, or when all members are slow.
+    3. Where the server counts receives, a message that several members release goes back once, and comes again to the
+       members that have released it.
 
-    Assumes that the server copies a message to a queue that has its id already without storing it twice: a copy may be
-    asked for again. It must not send a message to a member that joined after the message came.
+    Assumes that the server does not store a second copy in a queue that has the message's id already: a copy may be
+    requested again. A fan-out must not send a message to a member that joined after the message came.
     """
 
     def __init__(self, qid: str, upstream: CopyRequests, memory: int, hold: int) -> None:
@@ -39,7 +39,7 @@ class FanOut(Feed):
         self._hold = hold
         self.names: dict[DurableName, Feed] = {}
         self.coming = 0
-        """Acknowledging members that join as soon as the server has noted them."""
+        """The number of acknowledging members that will join as soon as the server has noted them."""
         self.joining = 0
         """Members that are about to join, also under a name."""
         self.expected = 0
@@ -59,11 +59,11 @@ class FanOut(Feed):
         if self.names:
             self._copies.add(self, message.mid)
         _offer(message, self.members)
-        self.keep_payload(message)  # after that it is known whether somebody waits for room
+        self.keep_payload(message)  # only now it is known whether a member has to wait
 
     @property
     def asked_for(self) -> bool:
-        """Tells whether a member or a name gets the messages, or is about to."""
+        """Tells whether a member or a name gets the messages, or soon will."""
         return bool(self.members or self.names or self.joining or self.expected)
 
     @property
@@ -77,7 +77,7 @@ class FanOut(Feed):
         return sum(member.ack for member in self.members)
 
     def copied(self, mids: Iterable[int]) -> None:
-        """Counts messages as handled by the names, whose queues have them now."""
+        """Counts messages as handled by the names, after their queues have got copies."""
         for mid in mids:
             message = self.messages.get(mid)
             if message is not None and not message.done:
@@ -92,7 +92,7 @@ class FanOut(Feed):
 
     def _adjust(self) -> None:
         held = len(self.messages)
-        # Doubled and halved, as each change is a request; far apart, so that a level in between changes nothing.
+        # Doubled and halved, because each change is a request. The limits are far apart: most changes do nothing.
         if held > self.prefetch * 3 // 4:
             # Messages that slow members hold up must not block the others. If all are slow, there is no one to block.
             if self.prefetch < self._hold and (self.names or not all(member.blocked for member in self.members)):
@@ -103,7 +103,7 @@ class FanOut(Feed):
             self._upstream.sync(self)
 
     def on_room(self, member: Member) -> None:
-        """Adjusts the prefetch when a slow member has caught up. The member sends what waited for room itself."""
+        """Adjusts the prefetch when a slow member has caught up. The member itself sends its waiting messages."""
         if not member.blocked:
             self._adjust()
 
@@ -114,7 +114,7 @@ class FanOut(Feed):
     # -- what the server sends again, because it counts how often
 
     def _release_for(self, message: HeldMessage, member: Member, delay: float | None, *, counts: bool) -> None:
-        """Releases the message on the server, once for all members that have released it until it comes again."""
+        """Releases a message on the server, once for all members that release the message before it comes again."""
         awaiting = self._awaited.setdefault(message.mid, {})
         if not awaiting:
             # The delay of the first one counts: the server has one copy, and one time at which it is visible again.
@@ -125,7 +125,7 @@ class FanOut(Feed):
     def _come_again(self, message: HeldMessage, payload: bytes) -> None:
         members = self._awaited.pop(message.mid, None)
         if members:
-            # It is in memory if other members wait for room with it, and counted then: not twice.
+            # The payload is in memory, and counted, if other members wait for the message: it must not count twice.
             in_memory = message.payload is not None
             if not in_memory:
                 message.payload = payload
@@ -137,8 +137,8 @@ class FanOut(Feed):
         return mid in self._awaited
 
     def missing(self, mid: int) -> None:
-        """Gives up a message that has become a dead letter. Members that have it and did not release it may still
-        handle it."""
+        """Gives up a message that has become a dead letter. Members that have the message and did not release it may
+        still handle it."""
         for _ in self._awaited.pop(mid, ()):
             self._stop_awaiting(mid)
 
@@ -152,17 +152,18 @@ class FanOut(Feed):
                 self._stop_awaiting(mid)
 
     def _stop_awaiting(self, mid: int) -> None:
-        """Counts that a member does not wait for a message any more. The server has it, or knows why it has not."""
+        """Counts that a member does not wait for a message any more, because the server has the message again, or has
+        it no longer."""
         message = self.messages[mid]
         if message.unhandled > 1 or message.handled:
             self._count_down(message)
         else:
-            # Nobody is left, and the bus has released it already: a second release would be one of another receive.
+            # No member is left, and the message has been released: a second release would concern another receive.
             message.done = True
             del self.messages[mid]
 
     def _lost(self, message: HeldMessage) -> None:
-        # Members that have been sent it may still acknowledge it, and are still waited for.
+        # Members that have been sent the message may still acknowledge it, and are still waited for.
         for member in self.members:
             if member.drop_waiting(message):
                 self.release_payload(message)
@@ -175,8 +176,8 @@ class FanOut(Feed):
 
 
 def _offer(message: HeldMessage, members: Iterable[Member]) -> None:
-    """Gives members a message whose payload is in memory. Those with the same form get the same document."""
-    # Most subscribers use the same req and end of documents: writing for each would be most of the time of a fan-out.
+    """Gives members a message whose payload is in memory. Members with the same form get the same document."""
+    # Most subscribers use the same req and end of documents. To write one for each would take most of the time.
     documents: dict[tuple[str | None, bool], bytes] = {}
     for member in members:
         form = member.form

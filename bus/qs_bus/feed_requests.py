@@ -1,7 +1,7 @@
-"""The requests of the feeds to the queue server: deleting, releasing, copying and fetching messages.
+"""Collects the requests of the feeds to the queue server: to delete, release, copy and fetch messages.
 
-They are collected, and sent whenever there is a connection. Those that a lost connection has interrupted are sent again
-on the next one.
+Requests are sent whenever there is a connection. Requests that a lost connection has interrupted are sent again on the
+next one.
 """
 
 from collections.abc import Awaitable, Callable
@@ -38,15 +38,16 @@ one behind the other, so that a feed's answers take one round trip and not 64.""
 
 
 class FeedRequests:
-    """Collects the requests of all feeds: see `ServerRequests` and `CopyRequests`.
+    """Collects the requests of all feeds. Implements `ServerRequests` and `CopyRequests`, except for subscriptions.
 
-    Ensures that each is made until it succeeds or has lost its object, and that no feed waits for another. Assumes that
-    each may be made twice, as the answer may be lost with the connection: to delete, release or copy again changes
-    nothing more. It must not take an error for success unless the error says that the message or the queue is gone.
+    Ensures that each request is repeated until it succeeds or its message or queue is gone, and that no feed waits for
+    another. Assumes that a request may be made twice, because its answer may be lost with the connection: to delete,
+    release or copy again changes nothing more. This class must not take an error for success unless the error says that
+    the message or the queue is gone.
     """
 
     def __init__(self, calls: ServerCalls, timers: Timers, look_again: Callable[[], Awaitable[None]]) -> None:
-        """look_again: finds out which durable names there are; is called when the queue of one is missing."""
+        """look_again: finds out which durable names exist; called when the queue of a name is missing."""
         self._timers = timers
         self._look_again = look_again
         self.deletes: RetryQueue[Feed, int] = RetryQueue("deleting messages", self._delete, calls, timers, most=_LIST)
@@ -67,7 +68,7 @@ class FeedRequests:
         with suppress(NotFound):  # the queue itself has been deleted
             answer = yield from ask(DeleteMessage(feed.qid, mids=list(mids)))
             for mid in set(mids).difference(answer.mids):
-                with suppress(NotFound):  # another consumer has deleted it; any other error says why it is not deleted
+                with suppress(NotFound):  # another consumer has deleted it; any other error is a failure
                     yield from ask(DeleteMessage(feed.qid, mid))
         feed.deleted(mids)
 
@@ -80,16 +81,16 @@ class FeedRequests:
             except NotImplementedByServer:
                 if reason is None:
                     raise
-                # The storage of the queue keeps no reasons: the message matters more.
+                # The storage of the queue keeps no reasons: the release matters more than its reason.
                 yield from calls.release(feed.qid, receipt, delay=delay, count=counts)
         if awaited:
-            # The release may have made it a dead letter, which nothing tells: members would wait for it for ever.
+            # The release may have made the message a dead letter, without a notice: members would wait for it for ever.
             self._looks.add(feed, (mid, delay or 0))
 
     def _look(self, feed: Feed, looks: list[tuple[int, float]]) -> Steps:
-        """Finds out whether a message that members wait for is a dead letter now, or deleted: only others come again.
-        looks: the message, and the seconds until the next look if it is still there. These are a length, as the
-        server's clock may differ from ours."""
+        """Finds out whether a message that members wait for will come again: not if it is a dead letter now, or
+        deleted. looks: the message, and the seconds until the next look if the message still exists (a duration,
+        because the server's clock may differ from this one's)."""
         ((mid, seconds),) = looks
         if not feed.awaits(mid):
             return

@@ -1,5 +1,5 @@
-"""A queue of the server and the subscriptions that get its messages: every member gets each (`FanOut`), or one does
-(`Share`). This module has what both share, and the messages that the bus holds.
+"""Passes the messages of a queue to subscriptions: to every one of them (`FanOut`), or to one at a time (`Share`). This
+module has the common base class, and the messages that the bus holds.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _WRITERS = {early: Peer(early=early) for early in (False, True)}
 
 
 class DurableName(NamedTuple):
-    """A durable name of a queue. owner: the principal that it belongs to; None for a name that belongs to nobody: one
-    that was made without an access file, or by an anonymous client."""
+    """Identifies a durable name of a queue. owner: the principal that the name belongs to; None for a name that was
+    made without an access file, or by an anonymous client."""
 
     qid: str
     name: str
@@ -33,7 +33,7 @@ class DurableName(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Says what a dead letter was. The fields are those of `GetMessage`."""
+    """Describes where a dead letter came from. The fields are those of `GetMessage`."""
 
     dead_from: str
     dead_mid: int | None
@@ -43,9 +43,10 @@ class Origin(NamedTuple):
 
 
 class Release(NamedTuple):
-    """A message to release on the server. receives: as the server sent it; delay: seconds; counts: False if no client
-    has got it, or the client says that it did not try; awaited: a subscriber waits for the message to come again;
-    reason: of the client that released it, or the one that came with the message."""
+    """Describes a message to release on the server. receives: the count that came with the message; delay: seconds;
+    counts: False if no client has got the message, or the client says that it did not try; awaited: True if a
+    subscriber waits for the message to come again; reason: the reason of the client that released the message, or the
+    one that came with the message."""
 
     mid: int
     receives: int | None
@@ -57,17 +58,18 @@ class Release(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class HeldMessage:
-    """A message that the server has delivered to the bus, until it is deleted or released.
+    """Holds a message that the server has delivered to the bus, until the message is deleted or released.
 
-    Ensures that it is settled once (`done`), and only when no member is waited for. Assumes that its feed and its
-    members count in pairs: each member that got it reports once that it has handled it, or will not. It must not keep
-    a payload that no member waits for: with slow clients there are 100,000 of these.
+    Ensures that the message is settled once (`done`), and only when no member is waited for. Assumes that each member
+    that got the message reports once to the feed that it has handled the message, or will not. Must not keep a payload
+    that no member waits for: with slow clients there are 100,000 such objects.
 
-    payload: None when it is not in memory; size: bytes of the payload; unhandled: how many members have not handled it
-    yet; handled: a member has handled it; awaiting_room: how many members have no room for it yet and need the payload;
-    done: no member is waited for; fetching: the payload is being fetched again; doubtful: how many of the members
-    waited for may have got it by mistake; delivered: a member has got it that asked for it, or is being sent it;
-    origin: of a dead letter; reason: of the last release that gave one, whether the server or a member says so.
+    payload: None when the payload is not in memory; size: bytes of the payload; unhandled: how many members have not
+    handled the message yet; handled: True if a member has handled it; awaiting_room: how many members cannot be sent
+    the message yet and need the payload; done: True if no member is waited for; fetching: True while the payload is
+    being fetched again; doubtful: how many of the members waited for may have got the message by mistake; delivered:
+    True if a member that asked for messages has got this one, or is being sent it; origin: the origin of a dead letter,
+    else None; reason: the reason of the last release that gave one, from the server or from a member.
     """
 
     feed: Feed
@@ -88,12 +90,12 @@ class HeldMessage:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The queue and the id under which a subscriber knows the message."""
+        """The queue and the id by which a subscriber names the message."""
         return self.feed.label, self.mid
 
     def document(self, req: str | None, early: bool) -> bytes:
-        """Returns the document that delivers the message; the payload must be in memory. req: of the subscription;
-        early: end the document with an empty line, see `serialize`."""
+        """Returns the document that delivers the message. The payload must be in memory. req: the req of the
+        subscription; early: True to end the document with an empty line, see `serialize`."""
         message = GetMessage(
             self.feed.label,
             self.mid,
@@ -112,62 +114,65 @@ class HeldMessage:
 
 
 class Member(Protocol):
-    """A subscription, as the feeds use it. A protocol because subscriptions import the feeds."""
+    """Describes a subscription, as the feeds use it. A protocol because the module of subscriptions imports this
+    one."""
 
     @property
     def feeds(self) -> list[Feed]:
-        """The feeds that it is a member of. A feed adds itself when the member joins."""
+        """The feeds that this is a member of. A feed adds itself when the member joins."""
 
     @property
     def ack(self) -> bool:
-        """Tells whether the client acknowledges."""
+        """True if the client acknowledges."""
 
     @property
     def prefetch(self) -> int:
-        """The bound of unacknowledged messages of an acknowledging client."""
+        """The most unacknowledged messages of an acknowledging client."""
 
     @property
     def form(self) -> tuple[str | None, bool]:
-        """The arguments of `HeldMessage.document` by which its documents differ from those for other members."""
+        """The arguments of `HeldMessage.document` for this member. Members with equal arguments get the same
+        document."""
 
     @property
     def has_room(self) -> bool:
-        """Tells whether a message can be sent now."""
+        """True if a message can be sent now."""
 
     @property
     def blocked(self) -> bool:
-        """Tells whether messages wait for room."""
+        """True if messages wait until they can be sent."""
 
     def offer(self, message: HeldMessage, document: bytes) -> None:
-        """Sends a message, or keeps it until there is room."""
+        """Sends a message now, or keeps it until it can be sent."""
 
     def send(self, message: HeldMessage, document: bytes) -> None:
-        """Sends a message."""
+        """Sends a message now. Call this only if `has_room`."""
 
     def enqueue(self, message: HeldMessage) -> None:
-        """Keeps a message until there is room."""
+        """Keeps a message until it can be sent."""
 
     def drop_waiting(self, message: HeldMessage) -> bool:
-        """Drops a message that waits for room. Returns False if it did not wait."""
+        """Drops a message that waits to be sent. Returns False if the message did not wait."""
 
     def pump(self) -> None:
-        """Sends the messages that wait, as far as there is room."""
+        """Sends waiting messages, as many as can be sent now."""
 
 
 class ServerRequests(Protocol):
-    """The requests of a feed to the queue server. A protocol because `Upstream`, which has them, imports the feeds."""
+    """Describes the requests of a feed to the queue server. A protocol because the module of `Upstream`, which
+    implements it, imports this one."""
 
     @property
     def deletes(self) -> RetryQueue[Feed, int]:
-        """Ids of messages to delete."""
+        """The ids of messages to delete."""
 
     @property
     def releases(self) -> RetryQueue[Feed, Release]:
-        """Messages to release."""
+        """The messages to release."""
 
     @property
     def fetches(self) -> RetryQueue[Feed, HeldMessage]:
-        """Messages whose payloads are to be fetched again."""
+        """The messages whose payloads are to be fetched again."""
 
     def sync(self, feed: Feed) -> None:
         """Subscribes, unsubscribes or changes the prefetch, as the feed needs it now."""
@@ -177,22 +182,24 @@ class ServerRequests(Protocol):
 
 
 class Feed(ABC):
-    """One queue of the server, its members, and its messages that the bus holds.
+    """Passes the messages of one queue of the server to members, and settles them on the server.
 
     Ensures:
-    1. A message is deleted on the server when a member has handled it and no member that got it is waited for any more;
-       it is released when all have gone and none has handled it.
+    1. A message is deleted on the server when a member has handled the message and no other member that got it is
+       waited for any more; it is released when all these members have gone and none has handled it.
     2. A message that comes again after a lost connection goes to no member that has it already.
-    3. Payloads for members without room take at most `memory` bytes; what exceeds that is fetched again when there is
-       room.
+    3. Payloads that wait for slow members take at most `memory` bytes; the others are dropped, and fetched again when
+       they can be sent.
 
-    Assumes that the server keeps each message in flight as long as the connection lasts, so that what the bus holds is
-    nobody else's. It must never delete a message that no member has handled: that would be a loss.
+    Assumes that the server keeps each message in flight as long as the connection lasts, so that no other client has a
+    message that the bus holds. A feed must never delete a message that no member has handled: that would lose the
+    message.
     """
 
     def __init__(self, qid: str, label: str, upstream: ServerRequests, memory: int) -> None:
-        """qid: the queue on the server; label: the queue that subscribers asked for, another one for a durable name;
-        memory: bytes of payload to keep for members that have no room. More is fetched again later."""
+        """qid: the queue on the server; label: the queue that subscribers asked for, which differs from `qid` for a
+        durable name; memory: the most bytes of payloads to keep for slow members. Other payloads are fetched again
+        later."""
         self.qid = qid
         self.label = label
         self.members: dict[Member, None] = {}
@@ -214,11 +221,11 @@ class Feed(ABC):
     @property
     @abstractmethod
     def wanted(self) -> bool:
-        """Tells whether the server is to send messages."""
+        """True if the server should send messages."""
 
     @abstractmethod
     def _distribute(self, message: HeldMessage) -> None:
-        """Gives a new message to the members."""
+        """Gives a new message to the members that should get it."""
 
     # -- from the server
 
@@ -230,7 +237,7 @@ class Feed(ABC):
             payload = (payload or "").encode()
         existing = self.messages.get(mid)
         if existing is not None:
-            # The bus held it before the connection to the server broke. The members that have it keep it.
+            # The bus has held the message since before the connection broke. The members that have it keep it.
             existing.receives, existing.reason = delivery.receives, delivery.reason
             if existing.done:
                 self._upstream.deletes.add(self, mid)
@@ -248,7 +255,7 @@ class Feed(ABC):
         self._adjust()
 
     def _come_again(self, message: HeldMessage, payload: bytes) -> None:  # noqa: B027 - only where members wait for it
-        """Takes a message that the feed holds already."""
+        """Takes a message again that the feed holds already."""
 
     def awaits(self, mid: int) -> bool:
         """Tells whether a member waits for a message that was released to come again."""
@@ -264,7 +271,7 @@ class Feed(ABC):
         self._adjust()
 
     def _adjust(self) -> None:  # noqa: B027 - only where slow members can be in the way of others
-        """Adapts the prefetch to members that have become slower or faster."""
+        """Adjusts the prefetch to members that have become slower or faster."""
 
     # -- from members, which report what becomes of each message
 
@@ -277,7 +284,7 @@ class Feed(ABC):
         self._adjust()
 
     def leave(self, member: Member) -> None:
-        """Removes a member, which gets no more messages. It reports those that it has by itself."""
+        """Removes a member, which gets no more messages. The member itself reports what becomes of its messages."""
         del self.members[member]
         self._upstream.sync(self)
 
@@ -297,7 +304,7 @@ class Feed(ABC):
         self._count_down(message, 0)
 
     def _count_down(self, message: HeldMessage, members: int = 1) -> None:
-        """Waits for so many members less, and settles the message if none is left that the feed waits for."""
+        """Reduces the number of members that the feed waits for, and settles the message if none is left."""
         message.unhandled -= members
         if not message.done and message.unhandled <= (message.doubtful if message.handled else 0):
             self._settle(message)
@@ -306,13 +313,13 @@ class Feed(ABC):
         """Deletes a message on the server if a member has handled it, and releases it otherwise."""
         message.done = True
         if message.handled:
-            # It is forgotten when the server has answered: if the connection breaks before, it comes again.
+            # `deleted` forgets the message after the answer: if the connection breaks before, it comes again.
             self._upstream.deletes.add(self, message.mid)
         else:
             self._release(message)
 
     def _release(self, message: HeldMessage, delay: float | None = None, *, counts: bool = True) -> None:
-        """Releases a message on the server. One that no member has got does not count as received."""
+        """Releases a message on the server. A message that no member has got does not count as received."""
         message.done = True
         self.messages.pop(message.mid, None)
         # Without a policy nobody asks for the count, and not every storage can take a receive back.
@@ -321,61 +328,62 @@ class Feed(ABC):
         self._upstream.releases.add(self, release)
 
     def stop(self) -> None:
-        """Has the server send nothing more. If it counts receives, releases what no member has got: the end of the
-        connection would count it."""
+        """Ends the subscription on the server. If the server counts receives, releases the messages that no member has
+        got, because the end of the connection would count them as received."""
         self._stopped = True
         self._upstream.sync(self)
-        # Without a count, the end of the connection does the same.
+        # If receives are not counted, the end of the connection releases all messages.
         for message in list(self.messages.values()) if self.counted else ():
             if not (message.done or message.delivered):
                 self._release(message)
 
     def release_counted(self, message: HeldMessage, member: Member, delay: float | None, *, counts: bool) -> bool:
-        """Releases a message on the server for a member, so that the server counts that. Returns False, and does
-        nothing, if the server counts no receives of the queue. delay: seconds until the server sends the message again;
-        counts: False if the receive is not to count."""
+        """Releases a message on the server for a member, so that the server counts the failed receive. Returns False,
+        and does nothing, if the server does not count receives of this queue. delay: seconds until the server sends the
+        message again; counts: False to leave this receive out of the count."""
         if not self.counted:
-            self._upstream.ask_policy(self)  # it may have been changed: then the next one is counted
+            self._upstream.ask_policy(self)  # the options may have changed: then the next release is counted
             return False
         self._release_for(message, member, delay, counts=counts)
         return True
 
     @abstractmethod
     def _release_for(self, message: HeldMessage, member: Member, delay: float | None, *, counts: bool) -> None:
-        """Has the server send a message again that a member has released."""
+        """Releases a message that a member has released, so that the server sends it again."""
 
     def count_delayed(self, more: int) -> None:  # noqa: B027 - only where that is in the way of others
-        """Adds to the number of messages that were released with a delay that has not passed yet. more: may be
-        negative."""
+        """Changes the number of delayed messages: those that were released with a delay that is not over yet. more: the
+        change, which may be negative."""
 
     @abstractmethod
     def on_room(self, member: Member) -> None:
-        """Continues after a member has got room for a message, or has left some to others."""
+        """Continues after a member can be sent messages again, or has left messages to others."""
 
     @abstractmethod
     def resend(self, message: HeldMessage, member: Member) -> None:
-        """Delivers a released message again: to the same member or, in a share, to any."""
+        """Delivers a released message again: to the same member or, in a share, to any member."""
 
     # -- payloads of messages that wait for room
 
     def keep_payload(self, message: HeldMessage) -> None:
-        """Keeps the payload in memory if a member waits for room and the memory bound allows; otherwise drops it."""
-        # A payload that is dropped costs a request later, one that is kept is memory that slow clients decide about.
+        """Keeps the payload in memory if a member waits for the message and the memory bound allows; otherwise drops
+        the payload."""
+        # A dropped payload costs a request later; a kept one takes memory that slow clients control.
         if message.awaiting_room and self._payload_bytes + message.size <= self._memory:
             self._payload_bytes += message.size
         else:
             message.payload = None
 
     def release_payload(self, message: HeldMessage) -> None:
-        """Counts that a member does not need the payload any more."""
+        """Counts that a member does not need the payload any more, and drops the payload if no member does."""
         message.awaiting_room -= 1
         if not message.awaiting_room and message.payload is not None:
             message.payload = None
             self._payload_bytes -= message.size
 
     def fetch(self, waiting: Iterable[HeldMessage]) -> None:
-        """Fetches the payloads of the first of these messages from the server again. They may belong to other feeds
-        too. Takes half of the memory at most, so that what is fetched leaves room for what comes meanwhile."""
+        """Fetches the payloads of the first of these messages from the server again. The messages may belong to other
+        feeds too. Fetches at most half of the memory bound, so that new messages fit beside the fetched ones."""
         size = 0
         for count, message in enumerate(waiting):
             if message.payload is not None or count == _FETCHED or (count and size + message.size > self._memory // 2):
@@ -390,7 +398,7 @@ class Feed(ABC):
             self._upstream.fetches.add(self, message)
 
     def fetched(self, message: HeldMessage, payload: bytes | None) -> None:
-        """Takes a payload that was fetched again. payload: None when the message no longer exists or is in flight
+        """Takes a payload that was fetched again. payload: None if the message no longer exists, or is in flight
         elsewhere."""
         message.fetching = False
         if message.done or not message.awaiting_room:
@@ -405,8 +413,8 @@ class Feed(ABC):
 
     @abstractmethod
     def _lost(self, message: HeldMessage) -> None:
-        """Takes back a message that waits for room and no longer exists."""
+        """Drops a message that members wait for and whose payload cannot be fetched again."""
 
     @abstractmethod
     def _resume(self) -> None:
-        """Sends waiting messages to members that have room."""
+        """Sends waiting messages to members that can take them."""

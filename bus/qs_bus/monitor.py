@@ -1,5 +1,5 @@
-"""The feeds of the bus: which queues it takes messages from, which durable names they have, and which subscribers it
-waits for after a crash.
+"""Keeps the feeds of the bus: the queues that it takes messages from, their durable names, and the subscribers that the
+bus waits for after a crash.
 """
 
 import logging
@@ -41,13 +41,14 @@ _DELETED = "the queue {!r} has been deleted; this subscription has ended"
 
 
 class SubscriberCounts:
-    """The counts of acknowledging subscribers of one bus, in a queue that is named after the address of the bus.
+    """Stores the counts of one bus's acknowledging subscribers, in a queue that is named after the address of the bus.
 
-    Subscribers of a bus that was killed come back one by one. The bus waits for as many as before, so that the messages
-    that have waited do not all go to the first.
+    Subscribers of a bus that was killed come back one by one. The bus waits for as many as before, so that waiting
+    messages do not all go to the first subscriber.
 
-    Ensures that the counts of before stay until the new ones are stored: the new message is pushed first. Assumes that
-    one bus at a time has the address. It must not count what leaves because the bus stops: those are expected back.
+    Ensures that the old counts stay until the new ones are stored: the new message is pushed first. Assumes that one
+    bus at a time has the address. Must not count the subscribers that leave because the bus stops: these are expected
+    back.
     """
 
     def __init__(self, upstream: Upstream, host: str, port: int, count: Callable[[], Mapping[str, int]]) -> None:
@@ -60,7 +61,7 @@ class SubscriberCounts:
         self._saved = trio.Event()
         self._changes = self._noted = 0
         self._closed = False
-        self._failing = False  # and the log says so
+        self._failing = False  # True if the log says so
 
     def changed(self) -> None:
         """Notes that a subscriber has come or gone."""
@@ -69,19 +70,19 @@ class SubscriberCounts:
             self._changed.set()
 
     async def noted(self) -> None:
-        """Waits until the changes so far are written, or never will be."""
-        # Only up to now: subscribers that keep coming must not hold this one up.
+        """Waits until the changes so far are written, or until `close` has given them up."""
+        # Only the changes up to now: more subscribers must not hold up this one.
         change = self._changes
         while self._noted < change and not self._closed:
             await self._saved.wait()
 
     def close(self) -> None:
-        """Stops writing, because the bus is stopping: subscribers that leave now are expected back."""
+        """Stops writing. Call this when the bus stops: subscribers that leave from now on are expected back."""
         self._closed = True
         self._saved.set()
 
     async def read(self) -> dict[str, int]:
-        """Reads the counts from before the last end of the bus: queue -> subscribers. Raises ServerUnavailable."""
+        """Reads the counts from before the bus's last end: queue -> subscribers. Raises ServerUnavailable."""
         mids = await self._messages()
         if not mids:
             return {}
@@ -116,7 +117,7 @@ class SubscriberCounts:
                     await self._write(text)
                     self._failing = False
             except ServerUnavailable:
-                # Nobody is told that it is noted: whoever waits has a time of its own for that.
+                # `_saved` is not set: tasks in `noted` have a time-out of their own.
                 self._changed.set()
                 await trio.lowlevel.checkpoint()
                 continue
@@ -141,13 +142,13 @@ class Monitor:
     """Makes, finds and drops the feeds of one bus.
 
     Ensures:
-    1. There is one feed for a queue as long as somebody wants its messages, holds one, or -q names it.
-    2. After each new connection, the queues of -q and the names that the server keeps are there before the feeds
-       subscribe, so that no message goes past a name.
-    3. After a start, a feed waits `settle` seconds at most for as many subscribers as the queue had before.
+    1. A queue has one feed as long as a client wants messages of the queue, a message is held, or -q names the queue.
+    2. After each new connection, the queues of -q and the durable names that the server keeps are restored before the
+       feeds subscribe, so that no name misses a message.
+    3. After a start, a feed waits at most `settle` seconds for as many subscribers as the queue had before.
 
-    Assumes that the server's list of queues is what is there: a name that is missing from it has ended. It must not
-    hold up a client of one queue because of another one.
+    Assumes that the server's list of queues is complete: a name whose queue is missing from the list has ended. The
+    monitor must not hold up a client of one queue because of another queue.
     """
 
     def __init__(
@@ -160,8 +161,9 @@ class Monitor:
         timers: Timers,
         security: Callable[[], Security] = lambda: PLAIN,
     ) -> None:
-        """opened: is called with each new feed; ended: with a feed whose queue is gone or may not be read, the error,
-        and its text; hub: reads from the server; security: returns how to speak to the queue server."""
+        """opened: called with each new feed; ended: called with a feed whose queue is gone or may not be read, the
+        error, and its text; hub: reads from the server; security: returns the TLS context and the token for the queue
+        server."""
         self.server_name = endpoint(*options.server)
         self._options = options
         self._opened = opened
@@ -170,15 +172,16 @@ class Monitor:
             options.server, self._prepare, self._gone, self._forbidden, hub=hub, timers=timers, security=security
         )
         self.feeds: dict[str, FanOut] = {}
-        self._invalid: set[str] = set()  # queues that cannot be: their names are not valid
+        self._invalid: set[str] = set()  # queues whose names are not valid
         self._not_made: set[str] = set()  # queues that the server does not let the bus make
         self._counts: SubscriberCounts | None = None
-        self._expected = False  # the counts have been read, which is done once: later ones are the bus's own
+        self._expected = False  # True once the counts have been read: later ones are this bus's own
         self.names = DurableNames(self.upstream, self.feeds, self.feed, self._new_share, ended)
         self._background: trio.Nursery | None = None
 
     async def run(self, port: int) -> None:
-        """Keeps the feeds. Never returns. port: the port of the bus, by which it finds its own notes on the server."""
+        """Keeps the feeds. Never returns. port: the port of the bus, which is part of the name of its queue of
+        counts."""
         for qid in self._options.queues:
             self.feed(qid)
         self._counts = SubscriberCounts(self.upstream, self._options.host, port, self._count)
@@ -187,12 +190,13 @@ class Monitor:
             self._background.start_soon(self._counts.run)
 
     def stop(self) -> None:
-        """Stops noting subscribers that leave: those that leave now are expected back after the next start."""
+        """Stops counting subscribers: those that leave from now on are expected back after the next start."""
         if self._counts is not None:
             self._counts.close()
 
     def stop_feeds(self) -> None:
-        """Has the server send nothing more, and releases what no client has got to queues that count receives."""
+        """Ends all subscriptions on the server, and releases the messages that no client has got if their queues count
+        receives."""
         for feed in self.feeds.values():
             for each in (feed, *feed.names.values()):
                 each.stop()
@@ -200,15 +204,16 @@ class Monitor:
     # -- for subscribers ------------------------------------------------------------------------------------------
 
     async def check(self, qid: str, rights: Rights) -> None:
-        """Raises RefusedError if the bus has no such queue for subscribers. May wait for the queue server.
+        """Checks that clients can subscribe to a queue. May wait for the queue server. Raises RefusedError.
 
-        rights: of the client, which may read the queue; of other queues it is told only what it may read.
+        rights: the rights of the client, which may read the queue; the error names other queues only if the client may
+        read them.
         """
         feed = self.feeds.get(qid)
         if feed is not None and feed.members and not feed.forbidden:
-            return  # others get its messages: if that changes, the server tells
+            return  # other clients get its messages: if that changes, the server says so
         monitored = self._options.queues
-        # What the bus can say by itself comes before any question to the server, which may not be there.
+        # The bus first decides what it can without the server, which may be down.
         if monitored and qid not in monitored:
             known = ", ".join(filter(rights.may_read, monitored)) or "none that this client may read"
             raise RefusedError(table.NOT_FOUND, f"the bus does not monitor {qid!r}; it monitors {known}")
@@ -217,13 +222,13 @@ class Monitor:
                 table.BAD_REQUEST,
                 f"{qid!r} is a queue of the bus itself; subscribe to the original, with op/@name",
             )
-        if monitored:  # there is one, or it is made: do not wait for a server that does not answer
+        if monitored:  # the queue exists, or is made: do not wait for a server that does not answer
             await within(_ANSWER_TIME, partial(self._check_readable, qid))
         else:
             await self._check_existing(qid)
 
     async def _check_readable(self, qid: str) -> None:
-        """Raises RefusedError if the server does not let the bus read a queue. Asks only if there is a connection."""
+        """Checks that the server lets the bus read a queue, if there is a connection. Raises RefusedError."""
         if self.upstream.connected.is_set():
             with suppress(ServerUnavailable):
                 reason = await self.upstream.why_unreadable(qid)
@@ -231,7 +236,7 @@ class Monitor:
                     raise RefusedError(table.FORBIDDEN, reason)
 
     async def _check_existing(self, qid: str) -> None:
-        """Raises RefusedError if the server has no such queue, or does not let the bus read it."""
+        """Checks that the server has a queue and lets the bus read it. Waits for the server. Raises RefusedError."""
         while True:
             await self.upstream.connected.wait()
             await self._check_readable(qid)  # first: the list has only queues that the bus may see
@@ -249,11 +254,11 @@ class Monitor:
                 self.names.add(name)
 
     def feed(self, qid: str) -> FanOut:
-        """Returns the feed of a queue, and makes it if there is none."""
+        """Returns the feed of a queue, and makes one if there is none."""
         feed = self.feeds.get(qid)
         if feed is None:
             feed = FanOut(qid, self.upstream, self._options.limits.outbox, self._options.hold)
-            # Silent clients join it first: what comes for the subscriber that asked for it is theirs as well.
+            # Silent clients join first: they get the messages that come for the first subscriber too.
             self.feeds[qid] = feed
             self._opened(feed)
         return feed
@@ -292,8 +297,8 @@ class Monitor:
         return {qid: max(feed.acknowledging + feed.coming, feed.expected) for qid, feed in self.feeds.items()}
 
     async def note_coming(self, feeds: list[FanOut]) -> None:
-        """Notes on the server that a subscriber joins these feeds, before the subscriber is answered: a bus that is
-        killed right then waits for it. Gives up after 3 s without a server."""
+        """Notes on the server that a subscriber joins these feeds. Call this before the answer to the subscriber: a bus
+        that is killed right then will wait for the subscriber to come back. Gives up after 3 s without a server."""
         if self._counts is None:
             return
         for feed in feeds:
@@ -306,7 +311,7 @@ class Monitor:
                 feed.coming -= 1
 
     def changed(self, joined: FanOut | None = None) -> None:
-        """Notes that a subscriber has come or gone. joined: the fan-out that it has joined, if any."""
+        """Notes that a subscriber has come or gone. joined: the fan-out that the subscriber has joined, if any."""
         if joined is not None and joined.expected and joined.acknowledging >= joined.expected:
             self._stop_waiting(joined)
         if self._counts is not None:
@@ -341,10 +346,10 @@ class Monitor:
     # -- the server -----------------------------------------------------------------------------------------------
 
     async def _prepare(self, upstream: Upstream) -> None:
-        """Prepares a new connection: makes the queues to monitor, and finds the durable names that the server keeps."""
+        """Prepares a new connection: makes the queues of -q, and finds the durable names that the server keeps."""
         async with self.names.lock:
             await self._make_queues()
-            # Before the list is asked for: a name that is made after it is not in it, and has not ended.
+            # Before the list is requested: a name that is made later is not in the list, and has not ended.
             known = self.names.known()
             existing = set(await upstream.queues())
             if self._counts is not None and not self._expected:
@@ -371,7 +376,7 @@ class Monitor:
 
     def _gone(self, feed: Feed) -> None:
         """Ends a feed whose queue has been deleted on the server, or makes the queue again if -q names it."""
-        if isinstance(feed, Share):  # its own queue is gone; the queue that it was copied from is another feed
+        if isinstance(feed, Share):  # the name's own queue is gone; the queue that it was copied from has another feed
             self.names.end(feed)
         elif feed.label not in self._options.queues:
             if self.feeds.get(feed.label) is feed:
@@ -391,7 +396,7 @@ class Monitor:
             self.drop_unused(feed)
 
     async def _recreate_queues(self, seconds: float) -> None:
-        """Makes a deleted queue of -q again, and subscribes to it."""
+        """Makes deleted queues of -q again after so many seconds, and subscribes to them."""
         while True:
             await trio.sleep(seconds)
             try:

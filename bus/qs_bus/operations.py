@@ -1,6 +1,6 @@
-"""The operations of the bus: the function that handles each, and what a client needs to be allowed to use it.
+"""Implements the operations of the bus, with a table of their handlers and of the rights that they need.
 
-An operation that is not in the table is answered with 501: it belongs on the queue server.
+An operation that is not in the table is answered with 501: such requests belong on the queue server.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from .subscription import Subscription
 
 
 class Client(Protocol):
-    """One connection, as the operations use it. A protocol because the connection imports the table below."""
+    """Describes one connection, as the operations use it. A protocol because the module of the session imports the
+    table below."""
 
     @property
     def rights(self) -> Rights:
-        """Says what the client may do now."""
+        """The client's present rights."""
 
     @property
     def subscriptions(self) -> list[Subscription]:
@@ -53,7 +54,7 @@ class Client(Protocol):
         """HOST:PORT of the queue server."""
 
     def figures(self, connections: bool) -> list[Figure]:
-        """Returns the figures of the bus. connections: also those of each connection."""
+        """Returns the figures of the bus. connections: True to include those of each connection."""
 
     async def subscribe(self, request: Subscribe | ListQueues, qids: list[str], answer: Message) -> None:
         """Subscribes the client to queues, and sends the answer before the first message. Raises RefusedError."""
@@ -63,9 +64,10 @@ class Client(Protocol):
 
 
 class Operation(NamedTuple):
-    """One operation. handler: takes the client and its request, and returns the answer; rights: by each field of the
-    request that names queues, the right that it needs to them; EVERYBODY or ANY_PRINCIPAL if it needs none; waits: the
-    handler is a coroutine function, which returns None if it has sent the answer itself."""
+    """Describes one operation. handler: takes the client and its request, and returns the answer; rights: for each
+    field of the request that names queues, the right that a client needs to these queues; EVERYBODY or ANY_PRINCIPAL
+    for an operation that needs no right; waits: True if the handler is a coroutine function, which returns None if it
+    has sent the answer itself."""
 
     handler: Callable[[Any, Any], Any]
     rights: access.Rights | None
@@ -83,7 +85,7 @@ async def _subscribe(client: Client, request: Subscribe) -> None:
 
 
 async def _list_queues(client: Client, request: ListQueues) -> None:
-    """Subscribes an early client, which says so with this operation."""
+    """Subscribes an early client, for which this operation is the request to subscribe."""
     if not request.queues:
         raise RefusedError(
             table.NOT_IMPLEMENTED,
@@ -106,7 +108,7 @@ def _delete_message(client: Client, request: DeleteMessage) -> Message:
         try:
             _acknowledge(client, qid, mid)
         except RefusedError:
-            continue  # the answer names those that were acknowledged, as the server's does
+            continue  # the answer names the acknowledged ids, like the server's answer
         deleted.append(mid)
     return DeleteMessage(qid, mids=deleted)
 
@@ -131,7 +133,7 @@ def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscripti
 
 def _release_message(client: Client, request: ReleaseMessage) -> Message:
     subscription, message = _take_unacknowledged(client, request.qid or "", request.mid or 0)
-    # Before the release, which takes it to the server; without one, the reason of an earlier release stays.
+    # Before the release, which sends the reason to the server. Without a reason, that of an earlier release stays.
     if request.reason:
         message.reason = request.reason
     if message.feed.release_counted(message, subscription, request.delay, counts=not request.uncounted):
@@ -160,7 +162,7 @@ OPERATIONS: dict[type[Message], Operation] = {
     Authenticate: Operation(_authenticate, EVERYBODY, waits=True),
     Subscribe: Operation(_subscribe, {"qid": Right.READ, "queues": Right.READ}, waits=True),
     ListQueues: Operation(_list_queues, {"queues": Right.READ}, waits=True),
-    # They name only messages that the client got when it had the right to the queue.
+    # These requests name only messages that the client got while it had the right to the queue.
     DeleteMessage: Operation(_delete_message, ANY_PRINCIPAL),
     ReleaseMessage: Operation(_release_message, ANY_PRINCIPAL),
     ServerStats: Operation(_server_stats, access.MONITOR),
@@ -175,8 +177,9 @@ def waits(request: Message) -> bool:
 
 
 def operation_of(request: Message, client: Client) -> Operation:
-    """Returns what the bus does with a request. RefusedError if that is nothing, NotAllowedError if the client may not
-    make the request: every request passes here before anything is done."""
+    """Returns the operation of a request, after a check of the client's rights. Every request passes here before
+    anything else is done. Raises RefusedError if the bus has no such operation, NotAllowedError if the client may not
+    make the request."""
     operation = OPERATIONS.get(type(request))
     if operation is not None:
         client.rights.check(operation.rights, request)

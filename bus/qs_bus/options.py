@@ -1,4 +1,5 @@
-"""The options of a bus and their defaults, and how it speaks to the queue server. The command has a flag for each."""
+"""Defines the options of a bus with their defaults, and keeps the TLS and the token for the queue server. The command
+has a flag for each option."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ PORT = 9878
 
 
 class Policy(Enum):
-    """The treatment of a slow subscriber. HOLD: keep its messages until it reads; DISCONNECT: disconnect it when more
-    than an outbox waits for it."""
+    """Says how the bus treats a slow subscriber. HOLD: keep its messages until it reads; DISCONNECT: disconnect it when
+    more than an outbox waits for it."""
 
     HOLD = "hold"
     DISCONNECT = "disconnect"
@@ -24,14 +25,15 @@ class Policy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BusOptions:
-    """The options of a bus.
+    """Holds the options of a bus.
 
-    server: host and port of the queue server; queues: to monitor, empty for whichever a client names; port: 0 for any
-    free one; hold: messages kept for one subscriber beyond its outbox; settle: seconds that subscribers have to come
-    back after the bus was killed; early: every client's documents end with an empty line; tls: towards clients, None
-    for none; access: path of the access file, None if everybody may do everything; open: everybody may, also from other
-    machines; check: only look at the files and flags; security: reads how to speak to the queue server, raises OSError
-    or ValueError. limits.outbox: bytes of an outbox; log_format: text or json.
+    server: host and port of the queue server; queues: the queues to monitor, empty for any queue that a client names;
+    port: 0 for any free port; hold: messages kept for one subscriber beyond its outbox; settle: seconds that
+    subscribers have to come back after the bus was killed; early: True to end the documents for all clients with an
+    empty line; tls: the TLS files for clients, None for no TLS; access: the path of the access file, None without one;
+    open: True to let everybody do everything, also from other machines; check: True to check only the files and flags;
+    security: reads the TLS and the token for the queue server, raises OSError or ValueError. limits.outbox: bytes of an
+    outbox; log_format: text or json.
     """
 
     server: tuple[str, int] = ("127.0.0.1", 9876)
@@ -53,25 +55,26 @@ class BusOptions:
 
 
 class ServerSecurity:
-    """The TLS context and the token with which the bus speaks to the queue server, read from files.
+    """Keeps the TLS context and the token with which the bus speaks to the queue server, which are read from files.
 
-    Ensures that a file that cannot be used changes nothing: connections go on with what was read before. Reads when it
-    is made, and in `reload`; it must not read at any other time, as a reconnection would then find a half-written file.
+    Ensures that a file that cannot be used changes nothing: new connections go on with the earlier content. Reads the
+    files when an instance is made, and in `reload`. It must not read them at any other time, because a reconnection
+    could then find a half-written file.
     """
 
     def __init__(self, read: Callable[[], Security]) -> None:
-        """read: reads the files, raises OSError or ValueError. StartError, which names the file, if they cannot be
-        used."""
+        """read: reads the files, raises OSError or ValueError. Raises StartError, which names the file, if they cannot
+        be used."""
         self._read = read
         self._current = self._load()
 
     def __call__(self) -> Security:
-        """Returns what the next connection begins with."""
+        """Returns the TLS context and the token for the next connection."""
         return self._current
 
     @property
     def used(self) -> bool:
-        """Tells whether there is TLS or a token."""
+        """True if there is TLS or a token."""
         return self._current != PLAIN
 
     def describe(self, server: tuple[str, int]) -> list[str]:
@@ -81,8 +84,8 @@ class ServerSecurity:
         return [f"queue server {endpoint(*server)}: {tls}, {who}"]
 
     def reload(self) -> None:
-        """Reads the files again, for connections that begin from now on. StartError if they cannot be used: then
-        everything stays as it was."""
+        """Reads the files again, for connections that begin from now on. Raises StartError if they cannot be used, and
+        then changes nothing."""
         self._current = self._load()
 
     def _load(self) -> Security:

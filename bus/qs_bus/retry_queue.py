@@ -1,6 +1,8 @@
-"""Requests of the bus to the queue server that no task waits for: collected, sent together, kept until they succeed.
+"""Collects requests of the bus to the queue server that no task waits for, sends them together, and keeps them until
+they succeed.
 
-`ServerCalls` runs calls over the present connection. A `RetryQueue` collects the requests of one kind and has them run.
+`ServerCalls` runs calls over the present connection. A `RetryQueue` collects the requests of one kind, and passes them
+to `ServerCalls`.
 """
 
 from __future__ import annotations
@@ -45,14 +47,15 @@ class ServerCalls:
     """Runs calls over one connection at a time, and reads from that connection. A `Reader` of the hub.
 
     Ensures:
-    1. What is collected during one read is sent together at its end; what is collected at any other time, in the next
-       pass of the loop. So the acknowledgements of many clients become one request.
-    2. `finished` is called once for each call: with None, the error with which it has failed, or a ServerUnavailable
-       that is no ServerError when the connection has ended before. Then it is not known what the server has done.
+    1. Requests that are collected during one read are sent together at the end of the read; those that are collected at
+       any other time, in the next pass of the loop. So the acknowledgements of many clients become one request.
+    2. `finished` is called once for each call: with None, with the ServerError of a failed call, or with a
+       ServerUnavailable if the connection has ended before the answer. Then nobody knows whether the server has done
+       what was asked.
     3. A request that is not answered within `TIMEOUT` ends the connection.
 
-    Assumes that everything happens in the loop's thread, and that a call raises nothing but ServerError. It must never
-    wait: it runs in the hub's pass over the sockets, and every client is behind it.
+    Assumes that everything happens in the loop's thread, and that a call raises nothing but ServerError. This class
+    must never wait: it runs in the hub's pass over the sockets, and would hold up every client.
     """
 
     def __init__(self, hub: Hub, place: Place) -> None:
@@ -68,14 +71,14 @@ class ServerCalls:
         self._running: dict[Steps, Finished] = {}
         self._asked_at: dict[Pending, float] = {}  # unanswered requests, the oldest first
         self._asking_again: trio.Event | None = None  # set by the first request after all were answered
-        self._failure: ServerUnavailable | None = None  # why this side ends the connection
+        self._failure: ServerUnavailable | None = None  # the reason for which this side ends the connection
         self._nursery: trio.Nursery
 
     # -- reading
 
     @contextmanager
     def use(self, connection: AsyncConnection, take: Callable[[Message], None]) -> Iterator[None]:
-        """Reads from a connection within a with block. take: is called with each message that answers no call."""
+        """Reads from a connection within a with block. take: called with each message that does not answer a call."""
         with connection.read_from_outside(take):
             self._connection = connection
             try:
@@ -83,17 +86,18 @@ class ServerCalls:
                 self._hub.watch(self)
                 yield
             finally:
-                self._hub.drop(self)  # before the descriptor is closed, which may be another client's a moment later
+                self._hub.drop(self)  # before the descriptor is closed, whose number may be reused
                 self._connection = None
 
     def fileno(self) -> int:
-        assert self._connection is not None  # noqa: S101 - it is watched only with a connection
+        assert self._connection is not None  # noqa: S101 - watched only with a connection
         return self._connection.fileno()
 
     def ready(self) -> int:
-        """Reads once, and sends what the feeds have asked for because of it. Returns how many bytes there were."""
+        """Reads once, and sends the requests that the feeds have made because of the read. Returns the number of bytes
+        read."""
         connection = self._connection
-        if connection is None:  # it has ended since the kernel named it
+        if connection is None:  # the connection has ended since the kernel named it
             return 0
         self._reading = True
         count = connection.read()
@@ -107,7 +111,7 @@ class ServerCalls:
 
     def collect(self, begin: Callable[[], None]) -> None:
         """Schedules a function that starts calls."""
-        # One that is due already has set the event, or is begun at the end of the read.
+        # A function that is due already has set the event, or will be called at the end of the read.
         if not (self._due or self._reading):
             self._has_due.set()
         self._due.append(begin)
@@ -120,7 +124,7 @@ class ServerCalls:
                 begin()
 
     def start(self, steps: Steps, finished: Finished) -> None:
-        """Starts a call. Only a function that was collected may call this: its requests are sent after it."""
+        """Starts a call. Only a collected function may call this, because requests are sent after such functions."""
         self._running[steps] = finished
         self._advance(steps, partial(next, steps))
 
@@ -151,7 +155,7 @@ class ServerCalls:
     def _answered(self, steps: Steps, asked: Pending) -> None:
         self._asked_at.pop(asked, None)
         answer = asked.answer
-        # A refusal by a server that stops is left alone: the end of the connection follows, and ends the call.
+        # A refusal by a stopping server is ignored: the end of the connection follows, and ends the call.
         if steps in self._running and not (isinstance(answer, Error) and answer.code == _STOPPING):
             self._advance(steps, partial(steps.send, answer))
 
@@ -165,11 +169,11 @@ class ServerCalls:
         except ServerUnavailable as error:
             self._give_up(error)
             return
-        self.collect(partial(self._advance, steps, resume))  # what it asks for then is sent with the rest
+        self.collect(partial(self._advance, steps, resume))  # its next request is sent with the others
 
     async def serve(self) -> None:
-        """Sends what is collected until it is cancelled, inside `use`. Raises ServerUnavailable when the server does
-        not answer."""
+        """Sends collected requests until cancelled. Call this inside `use`. Raises ServerUnavailable when the server
+        does not answer."""
         self._may_send = True
         self._failure = None
         try:
@@ -197,8 +201,8 @@ class ServerCalls:
             await self._has_due.wait()
 
     async def _watch_answers(self) -> None:
-        """Gives the connection up when a request has been unanswered for too long. Sleeps through all requests but the
-        oldest, so that a busy connection costs no timer for each."""
+        """Gives the connection up when a request has been unanswered for too long. Watches only the oldest request, so
+        that a busy connection needs no timer for each."""
         while True:
             oldest = next(iter(self._asked_at.values()), None)
             if oldest is None:
@@ -212,8 +216,8 @@ class ServerCalls:
                 await trio.sleep_until(oldest + TIMEOUT)
 
     def _lose_calls(self) -> None:
-        """Ends the calls of a connection that has ended: the last first, so that each puts its items back in front of
-        those that came after them."""
+        """Ends the calls of a connection that has ended. Takes the last call first, so that each call puts its items
+        back in front of later items."""
         running, self._running = self._running, {}
         for steps, finished in reversed(running.items()):
             steps.close()
@@ -221,15 +225,16 @@ class ServerCalls:
 
 
 class RetryQueue(Generic[K, T]):
-    """Items of one kind of request, by key: kept until the server has done what they ask for.
+    """Keeps the items of one kind of request, by key, until the server has done what they ask for.
 
     Ensures:
-    1. The items of a key are begun in the order in which they were added, and those that failed before later ones.
-    2. An item that was added is done, discarded, or still here, also after the connection has ended in the middle of
-       its request. So a request may be made twice, and has to be one that can be.
+    1. The requests for the items of a key are made in the order in which the items were added; failed items come before
+       later ones.
+    2. An item that was added is done, discarded, or still kept, also after the connection has ended in the middle of
+       its request. So a request may be made twice, and must do no harm then.
     3. A key that the server refuses waits for `RETRY_AFTER` and keeps no other key waiting.
 
-    It must not give up an item by itself: a message that is not deleted stays in flight as long as the bus runs.
+    A queue must never give up an item: a message that is not deleted stays in flight as long as the bus runs.
     """
 
     def __init__(
@@ -242,8 +247,9 @@ class RetryQueue(Generic[K, T]):
         most: int = 1,
         at_once: int = 1,
     ) -> None:
-        """what: names the kind of request in the log; do: makes the call for a key and a batch, and may remove from the
-        batch what is done before it fails; most: items of a batch; at_once: batches of a key under way."""
+        """what: names the kind of request in the log; do: makes the call for a key and a batch, and may remove finished
+        items from the batch before it fails; most: the most items of a batch; at_once: the most batches of a key under
+        way."""
         self._what = what
         self._do = do
         self._calls = calls
@@ -252,12 +258,12 @@ class RetryQueue(Generic[K, T]):
         self._at_once = at_once
         self._items: dict[K, deque[T]] = {}
         self._under_way: dict[K, int] = {}
-        self._failing: set[K] = set()  # and the log says so
+        self._failing: set[K] = set()  # keys that the log calls failing
         self._resting: set[K] = set()
         self._empty: trio.Event | None = None
 
     def add(self, key: K, item: T) -> None:
-        """Adds an item."""
+        """Adds an item for a key. Its request is sent with the next batch of that key."""
         items = self._items.get(key)
         if items is None:
             self._items[key] = deque((item,))
@@ -266,7 +272,7 @@ class RetryQueue(Generic[K, T]):
             items.append(item)
 
     def discard(self, key: K) -> list[T]:
-        """Drops the items of a key and returns them, except for those that are under way."""
+        """Drops the items of a key and returns them. Items whose request is under way are not dropped."""
         self._failing.discard(key)
         self._resting.discard(key)
         return list(self._items.pop(key, ()))
@@ -274,7 +280,7 @@ class RetryQueue(Generic[K, T]):
     def _begin(self, key: K) -> None:
         """Starts as many batches of a key as may be under way."""
         while key in self._items and self._under_way.get(key, 0) < self._at_once and key not in self._resting:
-            # Removed while it is under way: what is added meanwhile begins a new deque, and is collected again.
+            # Removed while under way: an item that is added meanwhile starts a new deque, and is collected again.
             items = self._items.pop(key)
             if len(items) > self._most:
                 batch = [items.popleft() for _ in range(self._most)]
@@ -285,7 +291,7 @@ class RetryQueue(Generic[K, T]):
             self._calls.start(self._do(key, batch), partial(self._end, key, batch))
 
     def _end(self, key: K, batch: list[T], error: ServerError | ServerUnavailable | None) -> None:
-        """Notes the end of a batch, and keeps what is not done of it."""
+        """Notes the end of a batch, and keeps the items that are not done."""
         self._under_way[key] -= 1
         if not self._under_way[key]:
             del self._under_way[key]
@@ -296,7 +302,7 @@ class RetryQueue(Generic[K, T]):
         else:
             if batch:
                 self._items.setdefault(key, deque()).extendleft(reversed(batch))
-            # After a lost connection there is no need to rest: the next one is long enough in coming.
+            # After a lost connection there is no need to rest: the next connection takes long enough.
             if isinstance(error, ServerError):
                 self._rest(key, error)
         if key in self._items:
@@ -319,11 +325,11 @@ class RetryQueue(Generic[K, T]):
 
     @property
     def is_empty(self) -> bool:
-        """Tells whether everything has been done."""
+        """True if all items are done."""
         return not (self._items or self._under_way)
 
     async def emptied(self) -> None:
-        """Waits until everything has been done."""
+        """Waits until all items are done."""
         while not self.is_empty:
             self._empty = trio.Event()
             await self._empty.wait()

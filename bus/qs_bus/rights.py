@@ -1,4 +1,5 @@
-"""Says what one client of the bus may do: which queues it may read, which durable names it may use; and the refusal."""
+"""Decides what one client of the bus may do: which queues it may read, and which durable names it may use. Makes the
+errors that refuse the rest."""
 
 from qs_schemas import ErrorCode, Message
 from qs_schemas import errors as table
@@ -7,7 +8,7 @@ from qs_serving.access.principal import Right
 
 
 class RefusedError(Exception):
-    """A request is refused. error: the row of the error table; text: why, and what to do."""
+    """Reports that a request is refused. error: the row of the error table; text: why, and what to do."""
 
     def __init__(self, error: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -15,27 +16,28 @@ class RefusedError(Exception):
 
 
 class Rights:
-    """Says what a client may do now. That changes when it authenticates, and when the access file is read again.
+    """Decides what a client may do now. Decisions change when the client authenticates, and when the access file is
+    read again.
 
-    Ensures that without an access file everybody may do everything. It must not remember an answer: ask again whenever
-    something is about to be done.
+    Ensures that without an access file everybody may do everything. Callers must not remember an answer, but ask again
+    before each action.
     """
 
     __slots__ = ("_caller",)
 
     def __init__(self, caller: access.Caller | None) -> None:
-        """caller: who the client is; None if there is no access file. Then everybody may do everything."""
+        """caller: the client's identity, None without an access file."""
         self._caller = caller
 
     @property
     def owner(self) -> str | None:
-        """The owner of the durable names that the client makes: its principal. None if it has none."""
+        """The owner of the durable names that the client makes: its principal, None for a client without one."""
         principal = None if self._caller is None else self._caller.principal
         return None if principal is None else principal.name
 
     def may_read(self, qid: str) -> bool:
         """Tells whether the client may get the messages of a queue."""
-        # Asked of the caller each time: it looks into the access file as it is now.
+        # Not remembered: the caller uses the access file as it is now.
         return self._caller is None or self._caller.may(Right.READ, qid)
 
     def may_use(self, owner: str | None) -> bool:
@@ -47,12 +49,13 @@ class Rights:
         return principal is not None and (principal.admin or principal.name == owner)
 
     def check(self, rights: access.Rights | None, request: Message) -> None:
-        """Raises NotAllowedError unless the client may make a request. The arguments are those of `Caller.check`."""
+        """Checks that the client may make a request, as `Caller.check` does. Raises NotAllowedError."""
         if self._caller is not None:
             self._caller.check(rights, request)
 
     def refused_name(self, qid: str, name: str) -> RefusedError:
-        """Returns the error that ends the subscription of a client to a durable name that has become another's."""
+        """Returns the error that ends the subscription of a client to a durable name that now belongs to another
+        principal."""
         text = f"the name {name!r} of the queue {qid!r} belongs to another principal: subscribe again to have your own"
         return RefusedError(table.UNAUTHORIZED if self.owner is None else table.FORBIDDEN, text)
 

@@ -1,6 +1,6 @@
-"""One client's connection to the bus: its requests, acknowledgements and subscriptions.
+"""Handles the requests, acknowledgements and subscriptions of one client of the bus.
 
-`Broker` is the bus as its connections see it; it keeps this module from importing the bus.
+`Broker` describes the bus as its connections use it, so that this module need not import the bus.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _GROUP = 256
 
 @dataclass(slots=True)
 class _Group:
-    """Requests that are answered together. documents: of the answers, and of some that were counted before; since: when
-    the first of the requests was taken up."""
+    """Holds requests that are answered together. documents: the documents of the answers, and of answers that were
+    counted before; since: the time at which the first of the requests was taken up."""
 
     documents: list[bytes]
     requests: list[Message | Fault] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Group:
 
 
 class Broker(Protocol):
-    """The bus, as its connections use it."""
+    """Describes the bus, as its connections use it."""
 
     @property
     def options(self) -> BusOptions:
@@ -58,15 +58,15 @@ class Broker(Protocol):
 
     @property
     def counts(self) -> RequestCounts:
-        """The requests of all clients, and how long they took."""
+        """The counts of all clients' requests, and of their durations."""
 
     @property
     def strangers(self) -> Strangers:
-        """The clients that have not said who they are."""
+        """The clients that have given no valid credential."""
 
     @property
     def delivery_counts(self) -> DeliveryCounts:
-        """The counts of messages that subscribers have been sent."""
+        """The counts of messages that were sent to subscribers."""
 
     @property
     def timers(self) -> Timers:
@@ -81,33 +81,33 @@ class Broker(Protocol):
     ) -> None:
         """Subscribes a client to queues. May wait for the queue server.
 
-        answer: is sent before any message, see `BusSession.begin`. Raises RefusedError.
+        answer: the answer to send before any message, see `BusSession.begin`. Raises RefusedError.
         """
 
     def review(self, session: BusSession) -> None:
-        """Ends the subscriptions of a client that it may no longer have, and adds the queues that a silent client may
+        """Ends the subscriptions that a client may no longer have, and adds to a silent client the queues that it may
         read now."""
 
     def subscribe_silent(self, session: BusSession, subscription: Subscription) -> None:
         """Subscribes a client that has sent nothing to every queue that is monitored now or later."""
 
     def leave(self, session: BusSession) -> None:
-        """Ends all subscriptions of a client. Messages that it has not handled are no longer waited for."""
+        """Ends all subscriptions of a client. The feeds no longer wait for messages that the client has not handled."""
 
     def figures(self, connections: bool) -> list[Figure]:
-        """Returns the figures of the bus. connections: also those of each connection."""
+        """Returns the figures of the bus. connections: True to include those of each connection."""
 
     def log_slow(self, text: str) -> None:
         """Logs why a slow client is disconnected."""
 
 
 class BusSession:
-    """Answers one client's requests and sends it the messages of its subscriptions. See
+    """Answers one client's requests and sends the messages of its subscriptions. Implements
     `qs_serving.connection.Session`.
 
     Ensures that requests are answered in their order, and that the answer to a subscription comes before its messages.
-    A request that has to ask the queue server is a task of its own; all others are answered at once. It must never
-    hold messages back for requests: they go to the outbox as they come."""
+    A request that has to ask the queue server is a task of its own; all others are answered at once. A session must
+    never hold messages back for requests: messages go to the outbox as they come."""
 
     stopping_text = "the bus is stopping; connect again later"
 
@@ -126,7 +126,7 @@ class BusSession:
         tasks: trio.Nursery,
         caller: Caller | None,
     ) -> None:
-        """tasks: for requests that wait for the queue server; caller: who the client is; None if there is no access
+        """tasks: for requests that wait for the queue server; caller: the client's identity, None without an access
         file."""
         self.rights = Rights(caller)
         self.subscriptions: list[Subscription] = []
@@ -139,7 +139,7 @@ class BusSession:
         self._limits = limits
         self._tasks = tasks
         self._caller = caller
-        self._wait: trio.CancelScope | None = None  # around the request that waits for the queue server
+        self._wait: trio.CancelScope | None = None  # cancels the request that waits for the queue server
         self._has_sent = False
         self._closes = False  # the client has been told that the connection ends
         self._silent: Subscription | None = None  # the subscription of a client that has sent nothing
@@ -152,7 +152,7 @@ class BusSession:
 
     @property
     def patience(self) -> float | None:
-        """Seconds for which the client may go on to send nothing until `silent` is called, None for any time."""
+        """Seconds for which the client may send nothing before `silent` is called, None for any time."""
         if self._has_sent:
             return None
         if self._silent is None:
@@ -160,14 +160,16 @@ class BusSession:
         return _DOUBT if self._silent.doubtful else None
 
     def heard(self) -> None:
-        """Ends the subscription of a client that was only slow."""
+        """Notes that the client has sent something. If it had been subscribed as a silent client, ends that
+        subscription: the client was only slow."""
         self._has_sent = True
         if self._silent is not None:
             self._silent = None
             self._bus.leave(self)
 
     def silent(self) -> None:
-        """Subscribes a client that has sent nothing to every queue; the second time, it only listens."""
+        """Subscribes a client that has sent nothing to every queue. The second time, notes that the client only
+        listens."""
         if self._silent is None:
             self._silent = self.new_subscription(None, ack=False, asked=False)
             self._bus.subscribe_silent(self, self._silent)
@@ -177,7 +179,7 @@ class BusSession:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """See `qs_serving.connection.Session`."""
+        """Implements `qs_serving.connection.Session.run`."""
         group, requests = _Group([]), self._connection.requests
         for _ in range(min(len(requests), _GROUP)):
             event = requests.popleft()
@@ -217,7 +219,7 @@ class BusSession:
         if self._wait is wait:
             self._wait = None
             self._connection.attempt(self._take_up)
-        else:  # what it subscribed to at the last moment ends, as all else has
+        else:  # a subscription of the last moment ends like all others
             self._send_no_more()
 
     def _take_up(self) -> None:
@@ -229,12 +231,12 @@ class BusSession:
             self.run()
 
     def interrupt(self) -> None:
-        """See `qs_serving.connection.Session`."""
+        """Implements `qs_serving.connection.Session.interrupt`."""
         if self._wait is not None:
             self._wait.cancel()
 
     def abandon(self) -> None:
-        """See `qs_serving.connection.Session`. Nothing more is sent to the client."""
+        """Implements `qs_serving.connection.Session.abandon`, and sends nothing more to the client."""
         wait, self._wait = self._wait, None
         if wait is not None:
             wait.cancel()
@@ -260,8 +262,9 @@ class BusSession:
         return answer
 
     async def _answer_later(self, request: Message, wait: trio.CancelScope) -> None:
-        """Does what an operation that waits is to do, and puts its answer into the outbox, unless that was done right
-        before the first message. Without an answer if the wait is cancelled: the client goes, or is dismissed."""
+        """Runs an operation that waits, and puts the answer into the outbox, unless the operation has sent the answer
+        itself before the first message. Sends no answer if the wait is cancelled, because the client goes or is
+        dismissed."""
         since = perf_counter()
         try:
             answer: Message | None = request
@@ -275,7 +278,7 @@ class BusSession:
             answer = _error(request, error)
             if isinstance(error, NotAllowedError):
                 since += error.delay  # a deliberate delay does not count as duration
-        except Exception as error:  # it concerns this client alone
+        except Exception as error:  # the error concerns this client alone
             self._connection.fail(error)
             return
         self._counts.answered([request], [answer or request], perf_counter() - since)
@@ -314,7 +317,8 @@ class BusSession:
         return self._bus.figures(connections)
 
     def rights_changed(self) -> None:
-        """Ends what the client may not have any more: it is somebody else, or the access file has been read again."""
+        """Ends what the client may not have any more. Called when its principal has changed, or the access file has
+        been read again."""
         self._bus.review(self)
 
     def new_subscription(
@@ -340,7 +344,7 @@ class BusSession:
         )
 
     def begin(self, subscription: Subscription, answer: Message | None) -> None:
-        """Adds a subscription. answer: is sent before any message of it."""
+        """Adds a subscription. answer: the answer to send before any message of the subscription."""
         if answer is not None:
             # Serialized only now: requests that came meanwhile may tell how the client's documents end.
             self._outbox.put(self._peer.send(answer), _ANSWERS)
@@ -353,7 +357,7 @@ class BusSession:
             self._outbox.put(self._peer.send(fault.message(new_resp())), _ANSWERS)
 
     def _send_no_more(self) -> None:
-        """Stops sending messages because this side ends the connection. While the bus is stopping, messages that are
+        """Stops sending messages, when this side ends the connection. While the bus is stopping, messages that are
         being sent still count as delivered."""
         for subscription in self.subscriptions:
             subscription.ending = True
@@ -367,7 +371,7 @@ class BusSession:
             self._connection.dismiss(table.TOO_MANY, text)
 
     def written(self, token: Any) -> None:
-        """See `qs_serving.connection.Session`. token: `_ANSWERS`, or a subscription and its message."""
+        """Implements `qs_serving.connection.Session.written`. token: `_ANSWERS`, or a subscription and its message."""
         if token is not _ANSWERS:
             subscription, record = token
             subscription.written(record)
@@ -375,7 +379,7 @@ class BusSession:
             each.pump()
 
     def leave(self) -> None:
-        """Ends all subscriptions: the client has gone, or is to get no more messages."""
+        """Ends all subscriptions, when the client has gone or should get no more messages."""
         if self._connection.has_ended and self._silent is not None:
             self._silent.confirm_silent()
         for subscription in self.subscriptions:

@@ -1,4 +1,5 @@
-"""One subscription of one client: messages that were sent and not handled, and messages that wait for room."""
+"""Implements one subscription of one client, with the messages that were sent and not handled, and those that wait to
+be sent."""
 
 from __future__ import annotations
 
@@ -25,33 +26,34 @@ _TOO_SLOW = "this subscriber is too slow: more than {} are waiting for it; read 
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """Counts deliveries: a message that goes to three subscribers is three. disconnected: subscribers that were too
-    slow, by the bound that they exceeded."""
+    """Counts deliveries: a message that goes to three subscribers counts three times. disconnected: the number of
+    subscribers that were too slow, by the bound that they exceeded."""
 
     deliveries: int = 0
     disconnected: dict[str, int] = field(default_factory=lambda: {BYTES: 0, MESSAGES: 0})
 
 
 class Subscription:
-    """One client's subscription: sends the messages of its feeds, and reports to the feeds what becomes of them. A
+    """Sends the messages of its feeds to one client, and reports to the feeds what becomes of the messages. Implements
     `Member`.
 
     Ensures:
-    1. Each message that a feed gives it is reported once, as handled or not; a released one that the bus delivers again
-       counts as the same.
+    1. Each message from a feed is reported once, as handled or not; a released message that the bus delivers again
+       counts as the same message.
     2. An acknowledging client has at most `prefetch` messages unacknowledged; no client has much more than an outbox
        unread.
-    3. The messages of a feed are sent in the order in which the feed gave them, except those that are released.
+    3. The messages of a feed are sent in the feed's order, except for released ones.
 
-    Assumes that the connection tells it when the socket has taken a document (`written`), and when there is room
-    (`pump`). It must never wait for its client, or drop a message without a report: the message would stay in flight.
+    Assumes that the connection calls `written` when the socket has taken a document, and `pump` when the outbox has
+    been emptied further. A subscription must never wait for its client, or drop a message without a report: the message
+    would stay in flight.
 
-    req: of the subscribe request; ack: the client acknowledges; name: of a durable subscription; asked: False for a
-    client that was subscribed because it was silent; peer: knows how the client's documents end; dismiss: ends the
-    connection; is called with the bound that was exceeded, and a text; counts: of the bus.
+    req: the req of the subscribe request; ack: True if the client acknowledges; name: the durable name, if any; asked:
+    False for a client that was subscribed because it was silent; peer: knows how the client's documents end; dismiss:
+    called with the exceeded bound and a text, to end the connection; counts: the counts of the bus.
 
-    A message counts as handled when it is written to a client that does not acknowledge. For a silent client that stays
-    in doubt until `confirm_silent`: if it speaks before, it got the messages by mistake.
+    A message counts as handled when it is written to a client that does not acknowledge. For a silent client this stays
+    in doubt until `confirm_silent`: if the client sends a request before, it got the messages by mistake.
     """
 
     __slots__ = (
@@ -101,7 +103,7 @@ class Subscription:
 
     @property
     def has_room(self) -> bool:
-        # A document is sent whole or not at all, so an outbox that is not full may exceed its bound by one message.
+        # A document is sent as a whole, so an outbox that is not full may exceed its bound by one message.
         if self.ending or self._outbox.unsent >= self._options.limits.outbox:
             return False
         return not self.ack or len(self.pending) < self.prefetch
@@ -129,7 +131,7 @@ class Subscription:
             self.written(message)
 
     def written(self, message: HeldMessage) -> None:
-        """Counts a message whose last byte the socket has taken."""
+        """Notes that the socket has taken the last byte of a message."""
         # The outbox sends what it has begun also after the subscription has left the feed: that is reported already.
         if self.ack or self.pending.get(message.key) is not message:
             return
@@ -142,18 +144,18 @@ class Subscription:
 
     @property
     def doubtful(self) -> bool:
-        """Tells whether the client may have got messages by mistake."""
+        """True if the client may have got messages by mistake."""
         return self._doubtful is not None
 
     def confirm_silent(self) -> None:
-        """Ends the doubt: the client only listens, and has handled what was written to it."""
+        """Reports the written messages as handled: the client has turned out to be one that only listens."""
         for message in self._settle_doubts(self.feeds):
             self.pending.pop(message.key, None)
             message.feed.handled(message)
         self._doubtful = None
 
     def _settle_doubts(self, feeds: list[Feed]) -> list[HeldMessage]:
-        """Removes and returns the doubtful messages of these feeds."""
+        """Removes and returns the messages of these feeds that the client may have got by mistake."""
         found = [message for message in self._doubtful or () if message.feed in feeds]
         for message in found:
             message.doubtful -= 1
@@ -162,7 +164,7 @@ class Subscription:
         return found
 
     def enqueue(self, message: HeldMessage) -> None:
-        """Keeps a message until there is room. Dismisses the client when that exceeds a bound."""
+        """Keeps a message until it can be sent. Dismisses the client if its waiting messages exceed a bound."""
         if self.waiting is None:
             self.waiting = deque()
         self.waiting.append(message)
@@ -186,11 +188,11 @@ class Subscription:
 
     def pump(self) -> None:
         waiting = self.waiting
-        # Without feeds it is leaving, and what waits goes back to them.
+        # Without feeds the subscription is leaving, and its waiting messages go back to the feeds.
         while waiting and self.has_room and self.feeds:
             message = waiting[0]
             if message.payload is None:
-                # Those behind it stay too, also with their payloads in memory: the order is a promise.
+                # Later messages stay too, also if their payloads are in memory: the order is a promise.
                 message.feed.fetch(waiting)
                 return
             waiting.popleft()
@@ -202,13 +204,14 @@ class Subscription:
             feed.on_room(self)
 
     def take(self, key: tuple[str, int]) -> HeldMessage | None:
-        """Removes and returns the message that the client acknowledges or releases. Returns None when the client does
-        not have it, or does not acknowledge at all."""
+        """Removes and returns the message that the client acknowledges or releases. Returns None if the client does not
+        have the message, or does not acknowledge at all."""
         return self.pending.pop(key, None) if self.ack else None
 
     def delay(self, message: HeldMessage, seconds: float, timers: Timers) -> None:
-        """Delivers a released message again after these seconds. Until then it does not count against the prefetch."""
-        # The server counts no receives of this queue, so the bus waits by itself: the message keeps its `receives`.
+        """Delivers a released message again after so many seconds. Until then the message does not count against the
+        prefetch."""
+        # The server does not count receives of this queue, so the bus itself waits: the message keeps its `receives`.
         due = timers.add(seconds, lambda: self._resume(message))
         self.delayed = self.delayed or {}
         self.delayed[message] = lambda: timers.cancel(due)
@@ -224,11 +227,11 @@ class Subscription:
         message.feed.resend(message, self)
 
     def leave(self, only: Feed | None = None, *, denied: bool = False) -> None:
-        """Leaves every feed, because the client has gone. only: leave just this feed, whose queue has gone; denied: the
-        client may not have what the socket has not taken yet."""
+        """Leaves the feeds. only: the one feed to leave, None for all; denied: True if the client must not get messages
+        that the socket has not taken yet."""
         feeds = self.feeds if only is None else [only]
         self.feeds = [feed for feed in self.feeds if feed not in feeds]
-        if denied or not self.ack:  # with ack nothing is lost if it is still sent: it is unacknowledged
+        if denied or not self.ack:  # with ack, a message that is still sent is not lost: it is unacknowledged
             self._outbox.withdraw(lambda token: token[0] is self and token[1].feed in feeds)
         # Doubts first, as they are subtracted from the members that a feed waits for.
         self._settle_doubts(feeds)
@@ -237,12 +240,12 @@ class Subscription:
             feed.leave(self)
         for message in self._drop_all_of(feeds):
             message.feed.not_handled(message)
-        # What it has left is for others to send; the messages that it blocked are not in the way any more.
+        # Other members send its messages now, and messages that it held up are free.
         for feed in feeds:
             feed.on_room(self)
 
     def _drop_all_of(self, feeds: list[Feed]) -> list[HeldMessage]:
-        """Removes and returns all messages of these feeds. Those that were sent come with the oldest last: a share puts
+        """Removes and returns all messages of these feeds. Of the sent ones the oldest comes last, because a share puts
         each in front of its backlog."""
         waiting = [message for message in self.waiting or () if message.feed in feeds]
         for message in waiting:

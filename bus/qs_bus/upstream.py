@@ -1,6 +1,6 @@
-"""The connection of the bus to the queue server.
+"""Keeps the connection of the bus to the queue server.
 
-It stays connected, subscribes to the queues that the feeds need, and sends the requests that they have collected.
+The upstream subscribes to the queues that the feeds need, and sends the requests that the feeds have collected.
 Requests that a lost connection has interrupted are sent again on the next one.
 """
 
@@ -59,16 +59,18 @@ _FORBIDDEN = "the bus may not read {!r} on the queue server: {}"
 
 
 class Upstream:
-    """Keeps one connection to the server, over which it serves the feeds: see `ServerRequests` and `CopyRequests`.
+    """Keeps one connection to the server, for the requests of the feeds. Implements `ServerRequests` and
+    `CopyRequests`.
 
     Ensures:
     1. There is one connection at a time, and after an outage the next one is tried within 2 s.
-    2. `connected` is set only when the connection is prepared: the queues and the names are there.
-    3. What the feeds have asked for when a connection ends is asked again on the next one.
+    2. `connected` is set only after the connection has been prepared: the queues and the durable names exist.
+    3. Requests of the feeds that are not answered when a connection ends are made again on the next one.
     4. The log says once in an outage what is wrong, and once that it is over.
 
-    Assumes that the end of a connection releases on the server all that it was sent, so that nothing is lost with it.
-    It must never give up, whatever the server says: somebody may mend the server, its rights or the token.
+    Assumes that the end of a connection releases on the server all messages that were sent over it, so that nothing is
+    lost. The upstream must never give up, whatever the server says: somebody may repair the server, its rights or the
+    token.
     """
 
     def __init__(
@@ -82,9 +84,9 @@ class Upstream:
         timers: Timers,
         security: Callable[[], Security] = lambda: PLAIN,
     ) -> None:
-        """prepare: is run first on each new connection; gone: is called with a feed whose queue has been deleted;
-        forbidden: with a feed whose queue the server does not let the bus read, see `Feed.forbidden`; hub: reads
-        from the connection; security: returns what the next connection begins with."""
+        """prepare: called first on each new connection; gone: called with a feed whose queue has been deleted;
+        forbidden: called with a feed whose queue the server does not let the bus read, see `Feed.forbidden`; hub: reads
+        from the connection; security: returns the TLS context and the token for the next connection."""
         self.server = server
         self._place = Place(endpoint(*server))
         self._security = security
@@ -98,11 +100,11 @@ class Upstream:
         self._forbidden = forbidden
         self._connection: AsyncConnection | None = None
         self._lost = trio.Event()  # set when the connection ends
-        self._turned_away = ""  # why this side ends the connection
+        self._turned_away = ""  # the reason for which this side ends the connection
         self._said: set[str] = set()  # what the log says about the present outage
-        self._feeds: dict[str, Feed] = {}  # those that the server knows of, by the req of their subscription
+        self._feeds: dict[str, Feed] = {}  # the feeds that the server knows of, by the req of their subscription
         self._reqs: dict[Feed, tuple[str, int]] = {}  # the req of a feed's subscription, and the prefetch asked for
-        self._policies: dict[str, Feed] = {}  # whose options have been asked for, by the req
+        self._policies: dict[str, Feed] = {}  # the feeds whose options were requested, by the req of the request
         self._number = 0
         self._nursery: trio.Nursery
 
@@ -114,7 +116,7 @@ class Upstream:
         while True:
             try:
                 connection = await self._open()
-            except ServerError as error:  # to the token
+            except ServerError as error:  # the answer to the token
                 self._complain(f"{self._says(error)}; trying again")
             except ServerUnavailable as error:
                 refused = isinstance(error.__cause__, ConnectionRefusedError)
@@ -138,7 +140,7 @@ class Upstream:
             _logger.warning("%s", text)
 
     def _says(self, error: ServerError) -> str:
-        """Returns what the server says against the bus, and what to do about it."""
+        """Returns a text with an error of the server, and what to do about it."""
         what = f"{endpoint(*self.server)} says {error}"
         return f"{what} (--server-token-file says who the bus is)" if isinstance(error, Unauthorized) else what
 
@@ -172,9 +174,9 @@ class Upstream:
     async def _work(self) -> None:
         try:
             await self._prepare(self)
-        except ServerError as error:  # without what it prepares, messages would go past a name
+        except ServerError as error:  # without the preparation, a name would miss messages
             raise ServerUnavailable(self._says(error)) from error
-        # Whoever logs warnings alone, and has read there of an outage, reads of its end too.
+        # A log of warnings alone that reports an outage must report its end too.
         _logger.log(logging.WARNING if self._said else logging.INFO, "connected to %s", endpoint(*self.server))
         self._said.clear()
         self.connected.set()
@@ -188,7 +190,7 @@ class Upstream:
         raise failure[0]
 
     def _forget(self, connection: AsyncConnection) -> None:
-        if self.connected.is_set():  # whoever waits for a connection goes on waiting for the next one
+        if self.connected.is_set():  # tasks that wait for a connection go on waiting for the next one
             self.connected = trio.Event()
         self._lost.set()
         self._connection = None
@@ -198,24 +200,24 @@ class Upstream:
         connection.close()
 
     async def call(self, call: Call[T]) -> T:
-        """Makes a call and returns its result, or raises its error. Raises ServerUnavailable when there is no
-        connection or it ends, also when a stopping server refuses the call."""
+        """Makes a call and returns its result, or raises its error. Raises ServerUnavailable if there is no connection,
+        if the connection ends, or if a stopping server refuses the call."""
         if self._connection is None:
             raise ServerUnavailable(f"no connection to {endpoint(*self.server)}")
         lost = self._lost
         try:
             return await self._connection.call(call, TIMEOUT)
         except ShuttingDown as error:
-            # Not an error of this call: whoever made it waits for the next connection, which there is none of before
-            # this one has ended.
+            # Not an error of this call: the caller waits for the next connection, which does not come before this one
+            # has ended.
             await lost.wait()
             raise ServerUnavailable(f"{endpoint(*self.server)} says {error}") from error
 
     async def queues(self) -> list[str]:
         """Returns the queues that the server shows to the bus. Raises ServerError or ServerUnavailable, as `call` does.
 
-        A server that does not even answer this has forgotten who the bus is, or never knew: then the connection ends,
-        and the bus says who it is on the next one.
+        A server that refuses even this request does not know the bus's principal, or does not any more: then the
+        connection ends, and the bus authenticates again on the next one.
         """
         try:
             return await self.call(calls.queues())
@@ -226,8 +228,9 @@ class Upstream:
             raise ServerUnavailable(self._turned_away) from error
 
     async def why_unreadable(self, qid: str) -> str:
-        """Asks the server whether the bus may read a queue. Returns why not, "" if it may. Raises ServerUnavailable."""
-        with suppress(ServerError):  # whatever else is wrong with the queue
+        """Asks the server whether the bus may read a queue. Returns the reason if not, otherwise "". Raises
+        ServerUnavailable."""
+        with suppress(ServerError):  # other errors do not matter here
             try:
                 await self.call(calls.peek(qid, _NO_MESSAGE))
             except (Unauthorized, Forbidden) as error:
@@ -237,20 +240,20 @@ class Upstream:
     # -- subscriptions --------------------------------------------------------------------------------------------
 
     def sync(self, feed: Feed) -> None:
-        """Subscribes, unsubscribes or changes the prefetch, as the feed needs it now. Does nothing without a
+        """Subscribes, unsubscribes or changes the prefetch, as the feed needs now. Does nothing without a
         connection."""
         if not self.connected.is_set() or self._connection is None:
             return
         req, prefetch = self._reqs.get(feed, ("", 0))
         if feed.wanted and prefetch != feed.prefetch:
             if not req:
-                self.ask_policy(feed)  # first, so that it is known before the first message comes
+                self.ask_policy(feed)  # first, so that the answer comes before the first message
                 req = f"feed-{self._number}"
                 self._feeds[req] = feed
             self._reqs[feed] = req, feed.prefetch
             self._connection.post(Subscribe(feed.qid, prefetch=feed.prefetch, visibility=_VISIBILITY, req=req))
         elif not feed.wanted and req:
-            # `_feeds` keeps it until the answer: what the server has sent before that still comes.
+            # `_feeds` keeps the feed until the answer: messages that the server has sent before still come.
             del self._reqs[feed]
             self._connection.post(Unsubscribe(req, req=req))
 
@@ -272,7 +275,7 @@ class Upstream:
             _logger.info("%r: receives are not counted: the bus may not see its options: %s", feed.qid, answer.text)
 
     def _take(self, message: Message) -> None:
-        """Takes a message that answers no call: a delivery, or the answer to a subscription."""
+        """Takes a message that does not answer a call: a delivery, or the answer to a subscription."""
         if message.req in self._policies:
             self._take_policy(self._policies.pop(message.req), message)
             return
@@ -291,8 +294,8 @@ class Upstream:
             self._refused(feed, message)
 
     def _unreadable(self, feed: Feed, error: Error) -> None:
-        """Leaves a delivery that cannot be read to the server, which keeps it in flight for as long as the connection
-        lasts: the feed's other messages come. Logs the first of each feed."""
+        """Ignores a delivery that cannot be read. The server keeps the message in flight as long as the connection
+        lasts, and the feed's other messages come. Logs the first such message of each feed."""
         if not feed.skipped:
             feed.skipped = True
             _logger.warning(
@@ -303,8 +306,8 @@ class Upstream:
             )
 
     def _refused(self, feed: Feed, error: Error) -> None:
-        """Removes a subscription that the server has refused or ended. Subscribes again later, unless the queue is
-        gone."""
+        """Removes a subscription that the server has refused or ended. Subscribes to the feed's queue again later,
+        unless the queue is gone."""
         del self._feeds[error.req or ""]
         if self._reqs.get(feed, ("", 0))[0] != error.req:
             return  # a newer subscription has replaced it
@@ -324,7 +327,7 @@ class Upstream:
             try:
                 await self.queues()
             except (ServerError, ServerUnavailable):
-                return  # nothing is allowed, or the connection has ended: the next one subscribes again
+                return  # no request is allowed, or the connection has ended: the next one subscribes again
         if not feed.forbidden:
             feed.forbidden = _FORBIDDEN.format(feed.qid, f"{error.code} {error.kind}: {error.text}")
             _logger.warning("%s; trying again every %d s", feed.forbidden, _FORBIDDEN_AFTER)
@@ -336,13 +339,13 @@ class Upstream:
         self.sync(feed)
 
     async def emptied(self) -> None:
-        """Waits until every handled message is deleted on the server, and every other that was settled is released.
-        Returns at once when there is no connection or it is lost."""
+        """Waits until every handled message is deleted on the server, and every other settled message is released.
+        Returns at once if there is no connection, or when the connection is lost."""
         if not self.connected.is_set():
             return
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_after, self._lost, nursery.cancel_scope)
-            # Copies need no wait: a message whose copy is not known to be stored is still in flight, and comes again.
+            # Copies need no wait: a message whose copy may not be stored is still in flight, and comes again.
             await self.deletes.emptied()
             await self.releases.emptied()
             nursery.cancel_scope.cancel()
