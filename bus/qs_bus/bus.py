@@ -252,7 +252,7 @@ class Bus:
         self._have_left(left)
 
     def _have_left(self, feeds: list[Feed]) -> None:
-        """Drops those of the feeds that nobody needs any more."""
+        """Drops the unused ones among these feeds."""
         for feed in feeds:
             if isinstance(feed, FanOut):
                 self._monitor.drop_unused(feed)

@@ -41,9 +41,9 @@ class FanOut(Feed):
         self.coming = 0
         """The number of acknowledging members that will join as soon as the server has noted them."""
         self.joining = 0
-        """Members that are about to join, also under a name."""
+        """The number of members that are about to join, also under a name."""
         self.expected = 0
-        """Acknowledging members from before the bus was killed, for whom the feed waits."""
+        """The number of acknowledging members from before the bus was killed, for whom the feed waits."""
         self._awaited: dict[int, dict[Member, None]] = {}
         """Messages that were released on the server, and the members that wait for them to come again."""
 

@@ -207,7 +207,7 @@ class Feed(ABC):
         self.messages: dict[int, HeldMessage] = {}
         self.prefetch = PREFETCH
         self.forbidden = ""
-        """Why the server does not let the bus read the queue, as far as is known."""
+        """The reason for which the server does not let the bus read the queue; empty if it does, as far as is known."""
         self.counted = False
         """True if the queue has `max-receives` or `backoff`: a message that a client has not handled goes back to the
         server, which counts that, and sends it again at its time or moves it to the dead-letter queue."""
@@ -363,7 +363,7 @@ class Feed(ABC):
     def resend(self, message: HeldMessage, member: Member) -> None:
         """Delivers a released message again: to the same member or, in a share, to any member."""
 
-    # -- payloads of messages that wait for room
+    # -- payloads of messages that wait to be sent
 
     def keep_payload(self, message: HeldMessage) -> None:
         """Keeps the payload in memory if a member waits for the message and the memory bound allows; otherwise drops

@@ -154,9 +154,9 @@ def _server_stats(client: Client, request: ServerStats) -> Message:
 
 
 EVERYBODY = None
-"""Allowed also to those who may do nothing else."""
+"""Allowed also to clients that may do nothing else."""
 ANY_PRINCIPAL: access.Rights = {}
-"""Allowed to every principal, and to clients that have said nothing if the access file has a section for them."""
+"""Allowed to every principal, and to clients that have not authenticated if the access file has a section for them."""
 
 OPERATIONS: dict[type[Message], Operation] = {
     Authenticate: Operation(_authenticate, EVERYBODY, waits=True),

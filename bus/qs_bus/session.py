@@ -32,10 +32,10 @@ _DOUBT = 5
 """Further seconds in which such a client may still turn out to be slow: its messages until then go back to their queues
 when it sends something."""
 _ANSWERS = (None, None)
-"""Marks an outbox entry that is an answer, in place of the subscription and record of a delivery."""
+"""Marks an outbox entry that is an answer, in place of the subscription and message of a delivery."""
 _NO_ACCESS_FILE = "this bus has no access file: connect without a token, or start the bus with --access FILE"
 _GROUP = 256
-"""Requests that are handled before other connections get their turn."""
+"""The most requests that are handled before other connections are served."""
 
 
 @dataclass(slots=True)
@@ -126,8 +126,8 @@ class BusSession:
         tasks: trio.Nursery,
         caller: Caller | None,
     ) -> None:
-        """tasks: for requests that wait for the queue server; caller: the client's identity, None without an access
-        file."""
+        """tasks: the nursery for requests that wait for the queue server; caller: the client's identity, None without
+        an access file."""
         self.rights = Rights(caller)
         self.subscriptions: list[Subscription] = []
         self.timers, self.server_name = bus.timers, bus.server_name

@@ -88,12 +88,13 @@ class Subscription:
         self._doubtful: list[HeldMessage] | None = None if asked else []  # written, and pending
         self.feeds: list[Feed] = []
         self.pending: dict[tuple[str, int], HeldMessage] = {}
-        """Sent and not handled: not acknowledged, or (without ack) not taken by the socket, or in doubt."""
+        """Messages that were sent and not handled: not acknowledged, or (without ack) not taken by the socket, or in
+        doubt."""
         self.waiting: deque[HeldMessage] | None = None
-        """Waiting for room, oldest first."""
+        """Messages that wait to be sent, the oldest first."""
         self.waiting_bytes = 0
         self.delayed: dict[HeldMessage, Callable[[], None]] | None = None
-        """Released with a delay that has not passed yet: message -> function that cancels the delay."""
+        """Messages that were released with a delay that is not over yet: message -> function that cancels the delay."""
         self.ending = False
         """True once the client has been told that the connection ends; nothing may follow that."""
 

@@ -13,8 +13,8 @@ _SCHEMES = {"qs": False, "qss": True}
 
 
 class ServerAddress(NamedTuple):
-    """The address of a queue server or a bus. tls: is True for qss://, False for qs://, None for an address without a
-    scheme, where flags or certificates decide."""
+    """Holds the address of a queue server or a bus. tls: True for qss://, False for qs://, None for an address without
+    a scheme, where flags or certificates decide."""
 
     host: str
     port: int

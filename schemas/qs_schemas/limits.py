@@ -1,4 +1,4 @@
-"""Bounds that keep one peer from exhausting the other.
+"""Defines the bounds that keep one peer from exhausting the other.
 
 The peer chooses what it sends, so every size and count that it can choose has a bound. The bounds in `Limits` are
 parameters with defaults; the other bounds are fixed.

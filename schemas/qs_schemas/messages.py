@@ -31,9 +31,9 @@ class Draft:
 
     payload: bytes | str
     delay: float | None = None
-    """Seconds until it becomes visible."""
+    """Seconds until the message becomes visible."""
     key: str | None = None
-    """The idempotency key: for 5 minutes, another push with it stores nothing."""
+    """The idempotency key: for 5 minutes, another push with the same key stores nothing."""
 
 
 class ClientState:
@@ -57,7 +57,7 @@ class Delivery(ClientState):
     mid: int
     payload: bytes
     qid: str | None = None
-    """The queue, in an answer about several."""
+    """The queue of the message, in an answer about several queues."""
     receives: int | None = None
     pushed_at: int | None = None
     visible_at: int | None = None
@@ -67,7 +67,7 @@ class Delivery(ClientState):
     dead_at: int | None = None
     dead_reason: str | None = None
     status: str | None = None
-    """Only of a peek."""
+    """None unless the message was peeked at."""
     reason: str | None = None
 
     @property
@@ -141,7 +141,7 @@ class Claim:
     """Describes the messages that a consumer claimed in one transaction."""
 
     seq: int
-    """The number that the consumer has given the claim."""
+    """The number that the consumer has given to the claim."""
     count: int
     """The number of messages. 0 if there was nothing to claim: then the server keeps no claim."""
     bytes: int
@@ -152,7 +152,7 @@ class Claim:
     """The checksum of the ids: two claims have the same one if and only if they have the same messages."""
     consumer: str | None = None
     since: int | None = None
-    """The time at which it was made, in microseconds since the Epoch."""
+    """The time at which the claim was made, in microseconds since the Epoch."""
     owner: str | None = None
     """The principal that the consumer belongs to, empty for clients without one, None for the client's own."""
 
@@ -193,7 +193,7 @@ class Message(ClientState):
     req: str | None = None
     """The correlation id of the client, at most 128 characters. The answer has it too."""
     resp: str | None = None
-    """The id of the answer, which the server makes, and never the same twice."""
+    """The id of the answer, which the server makes. No two answers have the same."""
 
     _codec: ClassVar["_Codec"]
 
@@ -360,29 +360,29 @@ class GetMessage(Message):
     peek: bool = False
     visibility: float | None = None
     payload: bytes | str | None = None
-    """None of a message in flight or delayed: only the list form has it then."""
+    """The payload. None in an answer about a message in flight or delayed, except in the list form."""
     status: str | None = None
-    """Of the answer: ready (peeked), delivered, in-flight or delayed."""
+    """The state in an answer: ready (peeked), delivered, in-flight or delayed."""
     receives: int | None = None
     pushed_at: int | None = None
     visible_at: int | None = None
     """Times are microseconds since the Epoch."""
     dead_from: str | None = None
-    """Of a dead letter: the queue in which it was."""
+    """The queue in which a dead letter was before."""
     dead_mid: int | None = None
-    """Of a dead letter: its id there."""
+    """The id of a dead letter in the queue before."""
     dead_receives: int | None = None
-    """Of a dead letter: how often it was received there."""
+    """How often a dead letter was received in the queue before."""
     dead_at: int | None = None
-    """Of a dead letter: the time at which it was moved."""
+    """The time at which a dead letter was moved."""
     dead_reason: str | None = None
-    """Of a dead letter: `receives` or `rejected`."""
+    """Why a message became a dead letter: `receives` or `rejected`."""
     reason: str | None = None
     """The reason that a consumer gave when it released or rejected the message last."""
     mids: list[int | Receipt] = field(default_factory=list)
     messages: list[Delivery] = field(default_factory=list)
     more: bool = False
-    """The document had no room for the other messages."""
+    """True if the other messages did not fit into the document."""
 
     if TYPE_CHECKING:
         _dead_from: ClassVar[str | None]
@@ -436,7 +436,7 @@ class ReleaseMessage(Message):
     delay: float | None = None
     visible_at: int | None = None
     uncounted: bool = False
-    """The receive does not count, as if the message had not been received (`op/@count="no"`)."""
+    """True if the receive does not count, as if the message had not been received (`op/@count="no"`)."""
     reason: str | None = None
     """Text that is kept with the message, at most 1 KiB."""
 
@@ -521,13 +521,13 @@ class RedriveMessages(Message):
     selects: ClassVar[tuple[str, ...]] = ("mids",)
     qid: str | None = None
     mids: list[int | Receipt] = field(default_factory=list)
-    """Those to move, none for all; in the answer their new ids."""
+    """The ids to move, empty for all; in the answer, the new ids."""
     queues: list[str] = field(default_factory=list)
-    """The one destination, none for the `dead_from` of each."""
+    """The one destination; empty to move each message to its `dead_from`."""
     max: int | None = None
-    """The most to move."""
+    """The greatest number of messages to move."""
     count: int | None = None
-    """The number that were moved, in the answer."""
+    """The number of messages that were moved, in the answer."""
 
 
 @checked

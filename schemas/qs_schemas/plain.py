@@ -248,7 +248,7 @@ def _whole(written: bytes | None) -> int | None:
 
 _Data = bytes | bytearray
 _Reader = Callable[[_Data, int, str | None, bool, Limits], Found]
-"""Takes the data, the place from which to read, the qid or None, whether it is a request, and the bounds."""
+"""Takes the data, the offset from which to read, the qid or None, whether the document is a request, and the bounds."""
 
 
 def _match(pattern: re.Pattern[bytes], data: _Data, at: int) -> re.Match[bytes]:

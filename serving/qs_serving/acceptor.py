@@ -95,7 +95,7 @@ class Acceptor(Generic[S]):
         self._adopt = adopt
         self._on_count = on_count
         self.connections: dict[Connection[S], None] = {}
-        """Those that have a place, the oldest first. Others must not change it."""
+        """The connections that count against the limit, the oldest first. Only the acceptor changes this."""
         self._open: set[Connection[S]] = set()  # also those of clients that are being told why they are refused
         self._gone = trio.Event()  # set when no connection is open
         self.timers = Timers()

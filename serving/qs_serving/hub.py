@@ -19,10 +19,10 @@ import trio
 _READY = 256
 """The most ready readers that one call of the kernel returns."""
 _TURN = 128 * 1024
-"""Bytes that are read before the loop's tasks have their turn: some 20 ms of work at most, and usually less than 5. The
-readers that are left over come first the next time."""
+"""Bytes that are read before the loop's tasks run: some 20 ms of work at most, and usually less than 5. The readers
+that are left over come first the next time."""
 _TIME = 0.003
-"""Seconds after which a turn waits for no further bytes."""
+"""Seconds after which a turn does not wait for further bytes."""
 _READ = 1024
 """The least number of bytes that a read counts as."""
 _LINGER = 0.001
@@ -78,7 +78,7 @@ class Hub:
         """Bytes that these sockets have taken."""
 
     async def serve(self) -> None:
-        """Takes turns until it is cancelled. Sleeps while nothing comes."""
+        """Takes turns until cancelled. Sleeps while nothing comes."""
         while True:
             if self._ready:
                 await trio.lowlevel.checkpoint()

@@ -21,7 +21,7 @@ from .errors import StartError
 _FIRST = 3
 """The first descriptor that is handed over, after those of standard input, output and error."""
 _PATIENCE = 1.0
-"""Seconds that a datagram may wait for room in the socket of the service manager."""
+"""Seconds that a datagram may wait until the service manager's socket takes it."""
 _logger = logging.getLogger(__name__)
 
 

@@ -77,8 +77,8 @@ class Strangers:
         self._begun = trio.Event()  # set when steps have to be counted, for strangers or for clients that leave
         self._gave_way = RareLine(_logger, logging.WARNING, _LOGGED)
         self.leaving: dict[Client, int] = {}
-        """Clients that have been turned out, in this order, and are told why; the step in which that began. They have
-        no place any more."""
+        """Clients that have been turned out, in this order, and are told why; the step in which that began. Their
+        connections do not count any more."""
 
     def note(self, client: Client) -> None:
         """Records a client's identity. Call this when the client has come, and when its identity or its rights may have

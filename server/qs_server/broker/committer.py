@@ -1,4 +1,4 @@
-"""Group commit: runs the requests of all connections as batches, each with one commit.
+"""Implements group commit: runs the requests of all connections as batches, each with one commit.
 
 How it works. Connections add their requests to `scheduled` in a poll cycle of the hub. At the end of the cycle the hub
 calls `on_poll_end`, and all requests of the cycle are one batch, with one sync: group commit. While the worker thread

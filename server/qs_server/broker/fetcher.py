@@ -71,7 +71,7 @@ class FetchedSource:
         return woken
 
     def _wake(self, qid: str) -> None:
-        """Has `changes` return a queue. Call it in any thread."""
+        """Makes `changes` return a queue. May be called in any thread."""
         if self._token is None:
             self._woken.add(qid)  # no loop waits in `changes` yet
         else:

@@ -17,8 +17,8 @@ from qs_storage.engine import SECOND, Clock
 
 _logger = logging.getLogger(__name__)
 _QUIET = 10 * SECOND
-"""Microseconds without a refusal after which the disk may have room again: longer than most clients wait before they
-try again, so that their next try would have been refused by now."""
+"""Microseconds without a refusal after which the disk may have free space again: longer than most clients wait before
+they try again, so that their next try would have been refused by now."""
 _MORE = 256 << 20
 """Bytes that must have become free if nobody has tried a request of that size again: more than all that the journal
 makes in advance and keeps for itself, which would be no room for clients."""

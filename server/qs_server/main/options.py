@@ -30,13 +30,13 @@ class ServerOptions:
     port: int = PORT
     """The port, 0 for a free one."""
     storage: str = "journal"
-    """The storage of new queues that name none."""
+    """The storage of new queues whose request names none."""
     durability: Durability = Durability.ALWAYS
     limits: ServerLimits = field(default_factory=ServerLimits)
     wire: Limits = field(default_factory=Limits)
     """The limits of documents, which the framing and the parser know."""
     history: HistoryOptions | None = None
-    """The options of the lifecycle record, None for none."""
+    """The options of the lifecycle record, None without one."""
     cache: int = CACHE
     """The most bytes of payloads of the journal in memory."""
     max_keys: int = KEYS
@@ -48,9 +48,9 @@ class ServerOptions:
     tls: TlsFiles | None = None
     """The certificate and its key, None for connections without TLS."""
     access: str | None = None
-    """The path of the access file, None if everybody may do everything."""
+    """The path of the access file, None without one."""
     open: bool = False
-    """True to allow that everybody may do everything also from other machines."""
+    """True to let everybody do everything, also from other machines."""
     check: bool = False
     """True to check files and flags only, without serving."""
     log_format: str = "text"

@@ -104,7 +104,7 @@ class QueueServer:
         self.acceptor = Acceptor(
             self, options.limits, tls, access, hub=hub, adopt=adopt, on_count=self._committer.note_clients
         )
-        """Has the clients."""
+        """Accepts the clients and knows their connections."""
         self.acceptor.hub.on_poll_end = self._committer.on_poll_end
 
     def own_figures(self) -> list[Figure]:

@@ -130,10 +130,10 @@ class RequestBatch:
         self.left = len(self.events)
         """The number of requests and faults without an answer."""
         self.done = 0
-        """The number of those with an answer."""
+        """The number of requests and faults with an answer."""
         self.answers: list[Message] = []
         """The answers that have not been taken, of the last of the requests that are done. The session takes them and
-        puts an empty list in their place."""
+        sets an empty list."""
         self.ended: Callable[[], None] | None = None
         self._service = service
         self._outbox = outbox

@@ -94,9 +94,9 @@ class Session:
         figures: Callable[[bool], list[Figure]],
         room: DiskRoom,
     ) -> None:
-        """Begins without requests. tasks: runs calls to other servers; caller: the client's identity, None without an
-        access file; figures: returns the server's figures; its argument: True to include those of each connection;
-        room: notes requests that are refused because the disk is full."""
+        """Begins without requests. tasks: the nursery for calls to other servers; caller: the client's identity, None
+        without an access file; figures: returns the server's figures; its argument: True to include those of each
+        connection; room: notes requests that are refused because the disk is full."""
         self._connection = connection
         self._outbox = connection.outbox
         self._most = limits.outbox
