@@ -27,7 +27,7 @@ from .rights import RefusedError, Rights
 from .subscription import DeliveryCounts, Subscription
 
 SILENCE = 0.25
-"""Seconds after which a client that has sent nothing is subscribed to every queue."""
+"""Seconds after which a client that has sent nothing is subscribed to every queue that it may read."""
 _DOUBT = 5
 """Further seconds in which such a client may still turn out to be slow: its messages until then go back to their queues
 when it sends something."""

@@ -101,7 +101,7 @@ class Acceptor(Generic[S]):
         self.timers = Timers()
         """Calls functions at a later time, while clients are served."""
         self.strangers = Strangers(limits)
-        """The clients that have not said who they are, if that matters here."""
+        """The clients that have given no valid credential, on a port with an access file."""
         self.is_stopping = False
         """True once `stop` was called."""
         self._cannot_accept = RareLine(_logger, logging.ERROR, _LOGGED)

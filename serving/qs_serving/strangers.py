@@ -30,9 +30,10 @@ DOCUMENT = 64 * 1024
 """The most bytes of a stranger's document. What it may send is short: an `authenticate` has some 1,200 at most."""
 PIECE = 4 * 1024
 """The most bytes of a stranger that are read at a time, of its requests that are read ahead, and of the answers that it
-leaves unread. A read is a turn: a client that is known waits for at most one of each stranger, some 60 pings."""
+leaves unread. Known clients are served between the reads: they wait for at most one read of each
+stranger, some 60 pings."""
 _AT_ONCE = 50
-"""Strangers that are turned out before others have their turn: some 10 ms."""
+"""Strangers that are turned out, in some 10 ms, before other tasks run."""
 _LOGGED = 60.0
 """Seconds between two lines that say that strangers gave way: a flood must not fill the log."""
 
