@@ -127,7 +127,8 @@ def test_purge_takes_claimed_messages(claiming: Bench, reopened: Reopened) -> No
     engine = claiming.engine
     for _ in range(2):
         assert payloads(part(engine)) == [b"3"]
-        assert [part(engine, of=(i, 3)) == [] for i in range(3)] == [True, True, False]
+        assert part(engine, of=(0, 3)) == part(engine, of=(1, 3)) == []
+        assert payloads(part(engine, of=(2, 3))) == [b"3"]
         assert claim(engine) == made
         engine = reopened(claiming)
     acknowledge(engine, 1)

@@ -1,4 +1,4 @@
-"""Runs what the pages show: console blocks in a real bash, with real servers behind them."""
+"""Runs the commands that the pages show: console blocks in a real bash, with real servers behind them."""
 
 import contextlib
 import os
@@ -28,8 +28,8 @@ NOT_FOR_CONSOLE = ("scripts/test", "git clone", "pip install", "uv ", "apt-get",
 
 
 class Block(NamedTuple):
-    """A fenced block of a page. line: where its first line stands, for messages; title: as in
-    `python title="worker.py"`, "" without one."""
+    """A fenced block of a page. line: the number of its first line, for messages; title: as in `python
+    title="worker.py"`, "" without a title."""
 
     language: str
     body: str
@@ -38,8 +38,8 @@ class Block(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A command of a console block, and what the page says it prints. goes_on: it has a terminal of its own, and runs
-    while the page goes on."""
+    """A command of a console block, and the output that the page shows. goes_on: the command has a terminal of its own,
+    and runs while the page goes on."""
 
     command: str
     expected: str
@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 def blocks(page: str, language: str) -> list[Block]:
-    """Returns the fenced blocks of the page that say this language."""
+    """Returns the fenced blocks of the page that are marked with this language."""
     return [
         Block(language, found["body"], page.count("\n", 0, found.start("body")) + 1, found["title"] or "")
         for found in _FENCE.finditer(page)
@@ -83,7 +83,8 @@ def steps(block: Block) -> list[Step]:
 
 
 def matches(expected: str, printed: str) -> bool:
-    """Tells whether it is what the page shows, where `…` stands for anything, and a line `…` also for none."""
+    """Tells whether an output is what the page shows, where `…` stands for anything, and a line `…` for any number of
+    lines."""
     pattern = re.escape(expected.rstrip("\n")).replace("…", ".*?")
     return re.fullmatch(pattern, printed.rstrip("\n"), re.DOTALL) is not None
 
@@ -92,10 +93,11 @@ class Console:
     """One bash, which runs one command after the other in a folder, as a reader of the page would.
 
     `./scripts/run`, `queue-server.py`, `queue-bus.py` and `queue-web.py` are started in the background, on free ports
-    that stand for 9876, 9878 and 9880 in every command and every output; `qs` is told by QS_SERVER and QS_BUS.
-    scripts/run itself is not run, because it may install. `sudo systemctl reload` sends SIGHUP to all of them. `qs
-    tail`, and the commands of a console block with a title, go on in the background, as in a terminal of their own;
-    what they print is compared in the end. `write` writes the programs that a page shows with the name of a file.
+    that stand for 9876, 9878 and 9880 in every command and every output; `qs` learns of the ports from QS_SERVER and
+    QS_BUS. scripts/run itself is not run, because it may install packages. `sudo systemctl reload` sends SIGHUP to all
+    of them. `qs tail`, and the commands of a console block with a title, go on in the background, as in a terminal of
+    their own; `compare_tails` compares their output in the end. `write` writes the programs that a page shows with the
+    name of a file.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -121,7 +123,7 @@ class Console:
         )
 
     def point_to(self, port: int) -> None:
-        """Commands from now on mean the server on this port."""
+        """Makes the commands from now on use the server on this port."""
         self.port = str(port)
         self._tell("QS_SERVER", port)
 
@@ -164,8 +166,8 @@ class Console:
         return text
 
     def _say(self, command: str) -> str:
-        """Runs a command in the shell itself, so that `cd` and `exec` last, and without stdin, which is the shell's
-        own."""
+        """Runs a command in the shell itself, so that `cd` and `exec` last. The command has no stdin, because the shell
+        reads its commands from there."""
         bash = self._bash
         assert bash.stdin is not None
         assert bash.stdout is not None
@@ -218,7 +220,7 @@ class Console:
         return self._show(printed)
 
     def _listening(self, command: str, stdout: IO[str]) -> tuple[str, str]:
-        """Returns the next line, and the port that it names."""
+        """Returns the next line of the output, and the port in that line."""
         line = stdout.readline()
         ready = _LISTENING.match(line)
         assert ready is not None, f"{command}: the server printed {line!r}; its log: {self._log.name}"
@@ -246,7 +248,7 @@ class Console:
             assert matches(step.expected, printed), f"line {step.line}: $ {step.command}\nit printed:\n{printed}"
 
     def close(self) -> None:
-        """Ends all that was started."""
+        """Ends all processes that were started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._bash.pid, signal.SIGKILL)
         for process in [self._bash, *self._servers]:
@@ -264,7 +266,7 @@ class Console:
 
 
 def _read_to_mark(stream: IO[str]) -> str | None:
-    """Returns what is printed up to the mark that follows each command; None when the stream ends first."""
+    """Returns the output up to the mark that follows each command; None when the stream ends first."""
     printed = ""
     for line in stream:
         before, mark, _ = line.partition(_MARK)

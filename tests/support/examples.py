@@ -1,7 +1,7 @@
-"""Says how many examples properties are tried with, and documents made from a seed.
+"""Says how many examples properties are tried with, and makes documents from a seed.
 
-The documents are such as are read without the parser, such as nearly are, and bytes that are mostly markup. Making
-them is far quicker than a search by hypothesis, which is why a test can look at very many.
+The documents are ones that are read without the parser, near misses of those, and bytes that are mostly markup. Making
+them is far quicker than a search by hypothesis, so a test can look at very many.
 """
 
 import os
@@ -18,7 +18,7 @@ def examples(usual: int) -> int:
 
 
 def run_machine(machine: type[RuleBasedStateMachine], usual: int, steps: int = 40) -> None:
-    """Runs a machine usually so many times, each for at most so many steps; always the same ones."""
+    """Runs a machine, usually `usual` times, each for at most `steps` steps; always the same ones."""
     case = machine.TestCase
     case.settings = settings(
         max_examples=examples(usual),
@@ -66,7 +66,7 @@ _PUT = [
 
 
 def plain(rng: random.Random) -> bytes:
-    """Returns a document that is read without the parser, mostly; some of its values are not plain."""
+    """Returns a document that is mostly read without the parser; some of its values are not plain."""
     op = rng.choice(list(_OPERATIONS))
     response = rng.random() < 0.4
     kind = ' type="response"' if response else rng.choice(["", ' type="request"'])

@@ -27,7 +27,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class _End:
-    """One side of a connection, and what the other side has sent to it so far."""
+    """One side of a connection, and the bytes that the other side has sent to it so far."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -36,8 +36,7 @@ class _End:
 
 
 class CutProxy:
-    """Listens on host and port, and forwards to where the target listens. One thread; the methods return when it has
-    done what they say."""
+    """Listens on host and port, and forwards to the target. One thread; a method returns when its effect is there."""
 
     def __init__(self, target: Address, port: int = 0) -> None:
         self._target = target.host, target.port
@@ -59,7 +58,7 @@ class CutProxy:
         self._ask(lambda: self._set_frozen(True))
 
     def thaw(self) -> None:
-        """Goes on where it stopped."""
+        """Forwards again after `freeze`."""
         self._ask(lambda: self._set_frozen(False))
 
     def reset(self) -> None:
@@ -162,7 +161,7 @@ class CutProxy:
                 self._watch(end)
 
     def _drop(self, end: _End) -> None:
-        """Ends on both sides what one side has begun to end."""
+        """Ends both sides of a connection with a reset."""
         for each in (end, end.other):
             if each in self._ends:
                 self._ends.discard(each)
@@ -192,7 +191,7 @@ def cutting(target: Address, port: int = 0) -> Iterator[CutProxy]:
 
 @contextlib.contextmanager
 def stopped(process: Listening) -> Iterator[None]:
-    """Stops the process (SIGSTOP) for the length of a with block: it has stopped when the block begins."""
+    """Stops the process (SIGSTOP) for the length of a with block. The process has stopped when the block begins."""
     process.process.send_signal(signal.SIGSTOP)
     try:
         process.process.until_stopped()
@@ -202,7 +201,7 @@ def stopped(process: Listening) -> Iterator[None]:
 
 
 def pass_time(seconds: float) -> None:
-    """Lets so much time pass. For how long something stands still, not to wait for anything."""
+    """Sleeps, so that something stands still for that long. Not for waiting until something has happened."""
     select.select([], [], [], seconds)
 
 
@@ -227,7 +226,7 @@ def small_disk(directory: Path, size: str) -> Iterator[Path]:
 
 @dataclass
 class Seen:
-    """The observations of one client in one round; trouble: what should not have been."""
+    """The observations of one client in one round. trouble: observations that should not have been made."""
 
     trouble: list[str] = field(default_factory=list)
 
@@ -244,7 +243,7 @@ def load(
     number: int,
     seconds: float,
 ) -> list[Record]:
-    """Lets every client work, each with a record of its own, until the server is killed; number: of the round."""
+    """Lets every client work, each with a record of its own, until the server is killed. number: the round's number."""
     records = [new_record() for _ in clients]
 
     def run(client: Client[Record], record: Record, name: str) -> None:

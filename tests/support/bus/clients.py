@@ -61,7 +61,8 @@ def known(process: Listening, name: str) -> Wire:
 
 
 def reload(process: Listening, number: int, times: int = 1) -> None:
-    """Sends the signal, and waits until the files have been read again so often. The process logs that with -v."""
+    """Sends SIGHUP and waits until the log says `times` times that the files have been read again. The process needs
+    -v."""
     process.process.send_signal(number)
     process.until_logged("after SIGHUP: the files have been read again", times)
 
@@ -83,14 +84,14 @@ _QID = re.compile(r"<qid>([^<]*)</qid>")
 
 @dataclass(frozen=True)
 class Where:
-    """An address."""
+    """The address of a server or a bus."""
 
     host: str
     port: int
 
 
 class Journal:
-    """The payloads that arrived, each as often as it did, at any of several clients."""
+    """The payloads that arrived at any of several clients, each as often as it arrived."""
 
     def __init__(self, name: str, queues: tuple[str, ...]) -> None:
         self.name = name
@@ -106,7 +107,8 @@ class Journal:
 
 
 class FileJournal(Journal):
-    """One that a process writes, which may be killed at any moment: a payload is there before it is acknowledged."""
+    """A journal that a process writes, which may be killed at any moment: a payload is in the file before it is
+    acknowledged."""
 
     def __init__(self, name: str, queues: tuple[str, ...], path: Path) -> None:
         super().__init__(name, queues)
@@ -139,11 +141,11 @@ def release(qid: str, mid: int) -> str:
 
 
 class Subscriber(threading.Thread):
-    """Takes messages, for as long as it is not closed, over as many connections as that takes.
+    """Takes messages until it is closed, and connects again whenever its connection ends.
 
-    requests: what it says on each, with a req of its own; without any it is silent. takes: gets every payload. ack: it
-    acknowledges what it took. releases: it gives some messages back once, and takes them when they come again. leaves:
-    after how many lines it goes away for a moment, on the average; the last ones it does not handle any more.
+    requests: what it sends on each connection, with a `req` of its own; without any it is silent. takes: gets every
+    payload. ack: it acknowledges what it took. releases: it gives some messages back once, and takes them when they
+    come again. leaves: the mean number of lines after which it leaves for a moment; it does not handle the last ones.
     """
 
     def __init__(
@@ -206,7 +208,7 @@ class Subscriber(threading.Thread):
                 connected.sendall("".join(self._read([line.decode() for line in lines])).encode())
 
     def _read(self, lines: list[str]) -> list[str]:
-        """Returns what to say to these lines."""
+        """Returns the documents that answer these lines."""
         answers = []
         taken: dict[str, list[int]] = {}
         for line in lines:
@@ -231,12 +233,13 @@ class Subscriber(threading.Thread):
 
 
 class Publisher(threading.Thread):
-    """Pushes to a server, over as many connections as that takes, while it is not paused. Nothing is pushed again."""
+    """Pushes to a server while it is not paused, and connects again whenever its connection ends. Pushes nothing
+    twice."""
 
     def __init__(
         self, server: Where, name: str, queues: tuple[str, ...], seed: int, progress: threading.Condition
     ) -> None:
-        """progress: notified when more has been answered, and when it is idle."""
+        """progress: notified when more pushes have been answered, and when the publisher is idle."""
         super().__init__(daemon=True)
         self._progress = progress
         self.answered: list[str] = []
@@ -252,19 +255,19 @@ class Publisher(threading.Thread):
         self._closed = False
 
     def resume(self, most: int) -> None:
-        """Lets it push that many batches."""
+        """Lets the publisher push `most` more batches."""
         self._left = most
         self._idle.clear()
         self._go.set()
 
     def pause(self) -> None:
-        """Returns when it has all its answers, or has given them up."""
+        """Pauses. Returns when every push has its answer, or has been given up."""
         self._go.clear()
         assert self._idle.wait(30)
 
     @property
     def idle(self) -> bool:
-        """Tells whether it has pushed all that it may."""
+        """Tells whether the publisher has pushed everything that it may push."""
         return self._idle.is_set()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The bus without sockets and without a server: feeds whose upstream only notes what is asked of it, and clients that
+"""The bus without sockets and without a server: feeds whose upstream only notes what they ask for, and clients that
 read as many bytes as the test says."""
 
 import contextlib
@@ -30,13 +30,13 @@ EVERYTHING = 1 << 60
 
 
 class Asked(list[tuple[Feed, Any]]):
-    """Stands for a retry queue: everything that was asked for, in order."""
+    """Stands for a retry queue: keeps everything that was asked for, in order."""
 
     def add(self, feed: Feed, thing: Any) -> None:
         self.append((feed, thing))
 
     def of(self, feed: Feed) -> list[Any]:
-        """Takes out what was asked for of one feed."""
+        """Takes out what one feed has asked for."""
         found = [thing for about, thing in self if about is feed]
         self[:] = [entry for entry in self if entry[0] is not feed]
         return found
@@ -59,7 +59,7 @@ class FakeUpstream:
 
 
 class FakeHub:
-    """Reads from nothing."""
+    """A hub that reads nothing."""
 
     def watch(self, reader: Any) -> None: ...
 
@@ -98,7 +98,7 @@ class FakeServer:
 
     @property
     def subscribed(self) -> list[Message]:
-        """Everything that was posted, but for questions after options."""
+        """Returns everything that was posted, without the questions for the options of queues."""
         return [message for message in self.posted if not isinstance(message, GetQueue)]
 
     async def call(self, call: Call[Any], timeout: float) -> Any:
@@ -133,7 +133,7 @@ async def answered(call: Call[Any], asked: list[Message], answers: Callable[[Mes
 
 
 class Reader:
-    """A client's side of a transport: what it takes of what is sent is decided by `take`, and kept."""
+    """A client's side of a transport. `take` decides how much of what is sent is read, and keeps it."""
 
     def __init__(self, credit: int = EVERYTHING) -> None:
         self.credit = credit
@@ -179,7 +179,7 @@ class Reader:
 
 
 class FakeBus:
-    """The bus, as far as a connection knows it."""
+    """The parts of the bus that a connection uses."""
 
     server_name = "server:9876"
 
@@ -200,7 +200,7 @@ class FakeBus:
 
 
 class Client:
-    """One connection of the bus, as far as the feeds know it."""
+    """The parts of a connection that the feeds use."""
 
     def __init__(self, world: "World", credit: int) -> None:
         self.reader = Reader(credit)
@@ -237,7 +237,7 @@ class Client:
 
     @property
     def got(self) -> list[int]:
-        """Ids of the messages that it has read, in order."""
+        """Returns the ids of the messages that the client has read, in order."""
         return [mid for line in self.lines if "<get-message/>" in line for mid in mids(line)]
 
     @property
@@ -245,7 +245,7 @@ class Client:
         return [payload for line in self.lines for payload in payloads(line)]
 
     def acknowledge(self, *which: int, qid: str = "q") -> list[int]:
-        """Codes of the answers; 0 for what is no error."""
+        """Acknowledges messages. Returns the codes of the answers, 0 for an answer that is not an error."""
         return [self._code(DeleteMessage(qid, mid)) for mid in which]
 
     def release(self, mid: int, delay: float | None = None, qid: str = "q", *, counts: bool = True) -> int:
@@ -257,7 +257,7 @@ class Client:
 
     @property
     def refusal(self) -> tuple[int, str] | None:
-        """Returns why it is sent away."""
+        """Returns the text with which the bus sends the client away."""
         refusal = self.connection._refusal
         return None if refusal is None else (refusal[0].code, refusal[1])
 
@@ -268,7 +268,7 @@ class Client:
 
 
 class World:
-    """Feeds, their upstream, and clients. nursery: for what clients do not take at once."""
+    """Feeds, their upstream, and clients. nursery: runs the sending of what clients do not take at once."""
 
     def __init__(
         self, nursery: trio.Nursery, *, outbox: int = MEMORY, hold: int = 100_000, policy: Policy = Policy.HOLD
@@ -298,13 +298,13 @@ class World:
         return self._mid
 
     def deleted(self, feed: Feed) -> list[int]:
-        """Lets the server do what it was asked to delete. Returns the ids."""
+        """Lets the server delete what it was asked to delete. Returns the ids."""
         mids = self.upstream.deletes.of(feed)
         feed.deleted(mids)
         return mids
 
     def released(self, feed: Feed) -> list[int]:
-        """Returns what was given back."""
+        """Returns what a feed has released."""
         return [release.mid for release in self.upstream.releases.of(feed)]
 
     def fetched(self, feed: Feed, payload: bytes | None = b"x") -> list[int]:
@@ -316,7 +316,7 @@ class World:
 
 
 def nothing_left(feed: Feed) -> bool:
-    """Tells whether the feed's accounts are all at nothing."""
+    """Tells whether all accounts of the feed are at zero."""
     assert feed._payload_bytes == 0
     assert not feed.messages
     assert not getattr(feed, "_awaited", None)

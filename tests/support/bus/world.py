@@ -20,7 +20,7 @@ from support.servers.processes import WITH_SUPPORT, BusProcess, ServerProcess, W
 QUEUES = ("a", "b")
 QUIET_WITHIN = 30
 BATCHES = 30
-"""That each publisher pushes in a round, at most."""
+"""Batches that each publisher pushes in a round, at most."""
 _RECEIVED = {
     "singly": ("a", "b"),
     "few ahead": ("a",),
@@ -96,7 +96,7 @@ class LibrarySubscriber(threading.Thread):
 
 
 def in_order(payloads: list[str]) -> bool:
-    """Tells whether those of each publisher to each queue came in the order of the pushes, when they first came."""
+    """Tells whether the payloads of each publisher to each queue first came in the order of the pushes."""
     last: dict[str, int] = {}
     for payload in dict.fromkeys(payloads):
         of, _, number = payload.rpartition("-")
@@ -108,7 +108,7 @@ def in_order(payloads: list[str]) -> bool:
 
 @dataclass
 class Round:
-    """The result of one. again: by receiver, how many more times than once something came; pushed: answered pushes."""
+    """The result of a round. again: by receiver, how many deliveries were repeats; pushed: answered pushes."""
 
     fault: str
     pushed: int
@@ -118,8 +118,8 @@ class Round:
 
 @dataclass
 class World:
-    """Everything at work. rng: for whoever breaks something. The proxy stands between bus and server, if it is used.
-    progress: notified when a publisher has been answered."""
+    """Queue server, bus, publishers and subscribers at work. rng: for the choices of faults. The proxy stands between
+    bus and server, if it is used. progress: notified when a publisher has been answered."""
 
     rng: random.Random
     server: ServerProcess
@@ -147,8 +147,8 @@ class World:
         assert over, self.logs()
 
     def round(self, fault: Callable[["World"], str]) -> Round:
-        """Plays a round: load, a fault in the middle of it, load, and quiet; then everything that was pushed is
-        where it belongs."""
+        """Plays a round: load, a fault in the middle of the load, more load, and quiet. Then checks that each pushed
+        message is where it belongs."""
         began = time.monotonic()
         again = self._again()
         done = self._answered()
@@ -178,7 +178,7 @@ class World:
         return [*self.staying, *self.names, *self.others]
 
     def left(self) -> dict[str, int]:
-        """Messages on the server, by queue, without what the bus keeps for itself."""
+        """Returns the number of messages on the server by queue, without the queues that the bus keeps for itself."""
         with contextlib.closing(Wire(self.server)) as wire:
             line = wire.ask(request("queue-stats"))
         found = {qid: sum(map(int, _COUNTS.findall(attributes))) for attributes, qid in _STATS.findall(line)}
@@ -202,7 +202,7 @@ class World:
         return found
 
     def check(self, what: str) -> None:
-        """Checks that the queues are empty: everything was deleted, so every client has what it is to have."""
+        """Checks that the queues are empty: a message is deleted only when every client that should have it has it."""
         missing = self._missing()
         assert missing == {}, f"{what}: deleted, and not handled: {missing}\n{self.logs()}"
         sent = {p for publisher in self.publishers for p in (*publisher.answered, *publisher.unanswered)}
@@ -270,7 +270,7 @@ def _server(folder: Path, durability: str) -> ServerProcess:
 
 
 def _publishers(server: Where, rng: random.Random, progress: threading.Condition) -> list[Publisher]:
-    """Yields publishers that run already."""
+    """Yields publishers that are running."""
     publishers = [Publisher(server, f"p{n}", QUEUES, rng.getrandbits(32), progress) for n in range(3)]
     for publisher in publishers:
         publisher.start()
@@ -281,8 +281,8 @@ def _publishers(server: Where, rng: random.Random, progress: threading.Condition
 def world(
     folder: Path, seed: int, *, proxied: bool = False, monitored: bool = True, durability: str = "none"
 ) -> Iterator[World]:
-    """Starts a server with two queues, a bus, and clients at work. The proxy is there if it is asked for.
-    monitored: the bus is told of the queues; else it learns of them from its clients."""
+    """Starts a server with two queues, a bus, and clients at work. proxied: a proxy stands between bus and server.
+    monitored: the bus is told of the queues; otherwise it learns of them from its clients."""
     rng = random.Random(seed)
     with contextlib.ExitStack() as stack:
         server = _server(folder, durability)

@@ -1,1 +1,1 @@
-"""Clients for tests, what they send, and servers that answer them what a test says."""
+"""Clients for tests, the requests that they send, and servers that answer as a test says."""

@@ -16,7 +16,7 @@ SUBSETS = [subset for count in range(4) for subset in itertools.combinations(RIG
 
 
 def hashed(token: str) -> str:
-    """Returns the token as the access file has it."""
+    """Returns the token's hash as the access file lists it."""
     return "sha256:" + hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -46,7 +46,8 @@ def authenticate(token: str, *, req: str = "") -> str:
 
 
 class Caller(Wire):
-    """A connection to a server or a bus. token: to authenticate with, None to say nothing."""
+    """A connection to a server or a bus. token: the client authenticates with this token; None: it does not
+    authenticate."""
 
     def __init__(self, server: Listening, token: str | None = None) -> None:
         super().__init__(server)
@@ -61,7 +62,7 @@ TOKEN = "qs_" + "MARKEDtokenMARKEDtoken" + "0" * 21
 """A token, as `qs token` makes them."""
 
 OTHER_TOKEN = "qs_" + "MARKEDotherMARKEDother" + "1" * 21
-"""Another one of the same owner."""
+"""A second token of the same owner."""
 
 WRONG_TOKEN = "qs_" + "MARKEDwrongMARKEDwrong" + "2" * 21
 """A token that no access file lists."""
@@ -80,7 +81,7 @@ def write_secret(path: Path, text: str) -> Path:
 
 
 def token_files(folder: Path) -> dict[str, str]:
-    """Files with each of the tokens, by the tokens' names here."""
+    """Writes a file for each of the tokens. Returns the files by the names that the tokens have here."""
     tokens = {"token": TOKEN, "other": OTHER_TOKEN, "wrong": WRONG_TOKEN}
     return {name: str(write_secret(folder / f"{name}.token", f"{each}\n")) for name, each in tokens.items()}
 
@@ -101,7 +102,8 @@ def marks(*keys: Path) -> list[str]:
 
 
 def leaks(told: Iterable[tuple[str, str | bytes]], sought: Iterable[str]) -> list[str]:
-    """Returns where a mark is found: the name of the output, and the lines around it. told: outputs by their names."""
+    """Returns where a mark is found: the name of the output, and the lines around the mark. told: outputs by their
+    names."""
     sought = list(sought)
     found = []
     for name, text in told:
@@ -114,6 +116,6 @@ def leaks(told: Iterable[tuple[str, str | bytes]], sought: Iterable[str]) -> lis
 
 
 def files_below(folder: Path, but: Iterable[Path] = ()) -> list[tuple[str, bytes]]:
-    """Returns all files of a folder with their content, but for these."""
+    """Returns all files of a folder with their content, except the files in `but`."""
     left_out = set(but)
     return [(str(each), each.read_bytes()) for each in folder.rglob("*") if each.is_file() and each not in left_out]

@@ -1,6 +1,4 @@
-"""Requests as documents: valid ones of each operation, the mistakes a client can make, and what to look
-for in answers.
-"""
+"""Requests as documents: valid ones of each operation, the mistakes that a client can make, and readers of answers."""
 
 import re
 from pathlib import Path
@@ -14,7 +12,8 @@ NS = "http://purl.oclc.org/DEFUZE/qs"
 
 
 def as_asked(message: M) -> M:
-    """Returns the message without what only an answer has: ids of a request are ignored, the rest is refused."""
+    """Returns the message without the fields that only an answer has: ids of a request are ignored, other such fields
+    are refused."""
     if message.type != "request":
         return message
     named = {*message.selects, *(field for group in message.required for field in group)}
@@ -109,7 +108,8 @@ def payloads(line: str) -> list[str]:
 
 
 def is_delivery(line: str) -> bool:
-    """Tells whether a line of a subscriber's that asks for no message itself is one that the server sent by itself."""
+    """Tells whether a line that a subscriber has read is a delivery. For a subscriber that asks for no message
+    itself."""
     return "<op><get-message/></op>" in line
 
 

@@ -1,6 +1,6 @@
-"""Every client, sync and async, as one function; and faults that all have to report alike.
+"""Every client, sync and async, as one function; and faults that all of them have to report alike.
 
-docs/clients.md has the same table of faults, for people; tests/docs compares them.
+docs/clients.md has the same table of faults, for people; tests/docs compares the two.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ both = pytest.mark.parametrize("backend", ["trio", "asyncio"])
 
 
 def run(backend: str, main: Callable[[], Awaitable[T]]) -> T:
-    """Runs it, for as long as tests have patience."""
+    """Runs `main`, for as long as tests have patience."""
 
     async def bounded() -> T:
         with anyio.fail_after(GIVE_UP):
@@ -65,7 +65,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def jump(seconds: float) -> None:
-    """Moves the loop's clock forward at once: what has its deadline before then is late."""
+    """Moves the loop's clock forward at once: everything with a deadline before the new time is late."""
     if sniffio.current_async_library() == "trio":
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, trio.testing.MockClock)
@@ -159,7 +159,7 @@ for _backend in ("trio", "asyncio"):
 
 
 def kinds(outcomes: list[Outcome]) -> list[str | type[Exception] | None]:
-    """Returns the outcomes, with the types of what was raised."""
+    """Returns the outcomes, with the types of raised exceptions in place of the exceptions."""
     return [type(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes]
 
 
@@ -170,8 +170,9 @@ BOUND = 100_000  # max_document of the clients
 
 @dataclass(frozen=True)
 class Scenario:
-    """what: happens, in words of the page; script: plays the other side, None when nobody listens; raises: the exact
-    type of what every client raises, with the bus clients under reconnect=False; None: nothing."""
+    """A fault and how clients report it. what: what happens, in words of the page; script: plays the other side, None
+    when nobody listens; raises: the exact type of the exception that every client raises, the bus clients under
+    reconnect=False; None if no client raises."""
 
     what: str
     script: Script | None
@@ -179,7 +180,7 @@ class Scenario:
 
 
 def answer_of(request: Message | None, payload: bytes = b"x") -> bytes:
-    """Returns what a server, or a bus, says to a client that wants a message."""
+    """Returns the answer of a server, or of a bus, to a client that wants a message."""
     if isinstance(request, Subscribe):
         return answer_bytes(request) + delivered(request, 1, payload)
     return answer_bytes(request, messages=[Delivery(1, payload, "q", 1)])

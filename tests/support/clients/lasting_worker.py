@@ -1,7 +1,7 @@
-"""README's worker, and the same for asyncio and trio: it does jobs until SIGTERM, and notes each in a file.
+"""README's worker, and its twins for asyncio and trio: does jobs until SIGTERM, and notes each in a file.
 
-Run as `python -m support.clients.lasting_worker KIND HOST:PORT QUEUE FILE`, with KIND sync, asyncio or trio, or as
-`qs work QUEUE support.clients.lasting_worker:do`, with FILE in the variable DONE. A job is a line `NUMBER SECONDS`; one
+Run as `python -m support.clients.lasting_worker KIND HOST:PORT QUEUE FILE`, with KIND sync, asyncio or trio, or as `qs
+work QUEUE support.clients.lasting_worker:do`, with FILE in the variable DONE. A job is a line `NUMBER SECONDS`; one
 whose number ends with 7 raises. FILE gets a line for each job that was done.
 """
 
@@ -18,7 +18,7 @@ from qs_client import AsyncQueueClient, GetMessage, QueueClient
 
 
 class Work:
-    """The jobs: what is done is one write of a line, so that a kill leaves it whole or not at all."""
+    """Does jobs and notes each done job with one write of a line, so that a kill leaves the line whole or not there."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -1,6 +1,4 @@
-"""A server, or a bus, that answers what a test tells it to: one thread, one function for each
-connection, in order.
-"""
+"""A server, or a bus, that answers as a test says: one thread, one function for each connection, in order."""
 
 import contextlib
 import queue
@@ -20,17 +18,17 @@ GIVE_UP = 20  # seconds after which a test that waits for what never comes is to
 
 
 class Conversation:
-    """One accepted connection. What `read` gives was sent by the client under test."""
+    """One accepted connection. `read` returns what the client under test has sent."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._peer = Peer()
         self.greeting: Message | None = Ping()
-        """Answers the greeting. None: nothing does."""
+        """The answer to the greeting. None: the greeting stays without an answer."""
 
     def read(self) -> Message | None:
-        """Returns the next message of the client, None when it has closed the connection. Answers the greeting as a
-        server of an earlier version does, without its name."""
+        """Returns the client's next message, None when it has closed the connection. Answers the greeting as a server
+        of an earlier version does, without its name."""
         while True:
             while (event := self._peer.next_event()) is None:
                 data = self.sock.recv(65536)
@@ -47,7 +45,7 @@ class Conversation:
         self.sock.sendall(data)
 
     def answer(self, request: Message | None, answer: Message | None = None, **fields: object) -> None:
-        """Answers a request: with its own kind of message and these fields, or with the message given."""
+        """Answers a request: with its own kind of message and these fields, or with the given message."""
         self.write(answer_bytes(request, answer, **fields))
 
     def wait_for_close(self) -> None:
@@ -75,8 +73,8 @@ Script = Callable[[Conversation], None]
 
 
 class ScriptedServer:
-    """Plays one script for each connection that comes, the last one for all further ones. context: it speaks TLS; a
-    connection whose handshake fails plays nothing, and its error is in `refused`."""
+    """Plays one script for each connection that comes, the last one for all further ones. context: the server speaks
+    TLS; a connection whose handshake fails plays nothing, and its error is in `refused`."""
 
     def __init__(self, *scripts: Script, host: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> None:
         self._scripts = list(scripts)
@@ -112,11 +110,11 @@ class ScriptedServer:
             self.failed = error
 
     def speak_tls(self, context: ssl.SSLContext) -> None:
-        """Speaks TLS with another context, from the next connection on."""
+        """Speaks TLS with another context on all connections that begin from now on."""
         self._context = context
 
     def stop(self) -> None:
-        """Returns when the script that runs has ended: its client must have closed the connection by then."""
+        """Waits for the script that runs and stops the server: the client must have closed its connection by then."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._thread.join(GIVE_UP)
@@ -179,8 +177,8 @@ def client_of(server: ScriptedServer, timeout: float | None = GIVE_UP) -> QueueC
 
 
 def answering(*answers: Message, seen: "queue.SimpleQueue[Message] | None" = None) -> Script:
-    """Returns a script that answers the requests with these, in order, notes them in seen, and waits for the client
-    to go."""
+    """Returns a script that answers the requests with `answers` in order, notes the requests in seen, and waits for the
+    client to close."""
 
     def script(conversation: Conversation) -> None:
         for answer in answers:
@@ -198,7 +196,7 @@ Seen = queue.SimpleQueue[Message]
 
 
 def delivered(request: Message | None, mid: int, payload: bytes | None = None) -> bytes:
-    """Returns a message as the bus delivers it; the payload is its number, if it is not given."""
+    """Returns a message as the bus delivers it. Without a payload, the payload is the message's number."""
     assert request is not None
     message = GetMessage(
         "q", mid, payload=b"%d" % mid if payload is None else payload, status="delivered", receives=1, type="response"
@@ -208,7 +206,7 @@ def delivered(request: Message | None, mid: int, payload: bytes | None = None) -
 
 
 def accept(conversation: Conversation, *mids: int) -> Subscribe:
-    """Takes a subscription, and delivers these."""
+    """Takes a subscription and delivers these messages."""
     subscribe = conversation.read()
     assert isinstance(subscribe, Subscribe)
     conversation.write(answer_bytes(subscribe) + b"".join(delivered(subscribe, mid) for mid in mids))
@@ -216,8 +214,8 @@ def accept(conversation: Conversation, *mids: int) -> Subscribe:
 
 
 def delivering(*mids: int, seen: Seen | None = None, then: Callable[[Conversation], None] | None = None) -> Script:
-    """Returns a script that takes a subscription, delivers these, and answers what comes, noting it. then: instead
-    of the latter."""
+    """Returns a script that takes a subscription, delivers these messages, and notes and answers what comes. then:
+    plays the rest instead of the answers."""
 
     def script(conversation: Conversation) -> None:
         subscribe = accept(conversation, *mids)
@@ -247,7 +245,7 @@ def noted(seen: Seen, count: int) -> list[Message]:
 
 
 def what(messages: list[Message]) -> list[tuple[str, int | None]]:
-    """Returns what became of which message."""
+    """Returns what the client did with each message."""
     return [(message.op, message.mid) for message in messages if isinstance(message, DeleteMessage | ReleaseMessage)]
 
 

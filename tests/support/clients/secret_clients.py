@@ -1,8 +1,8 @@
 """Programs that use the Python clients with a token, and fail in as many ways as there are. They print all they can:
 tracebacks with local variables, repr, logs.
 
-Usage: python -m support.clients.secret_clients HOST PORT BUS_PORT CLOSED_PORT CA OTHER_CA. The variables MARK and WRONG
-have the tokens.
+Usage: python -m support.clients.secret_clients HOST PORT BUS_PORT CLOSED_PORT CA OTHER_CA. The tokens are in the
+variables MARK and WRONG.
 """
 
 import contextlib

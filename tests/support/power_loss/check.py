@@ -28,13 +28,13 @@ from support.storage.calls import next_due
 from support.storage.engines import ManualClock, failed
 
 VARIANTS = ("nothing", "everything", "mixed-1", "mixed-2")
-"""How much a power loss leaves of what is not durable: nothing, everything, or what a seed draws."""
+"""How much of what is not durable a power loss leaves: nothing, everything, or what a seed draws."""
 _LOTS = 10**6
 T = TypeVar("T")
 When = tuple[int, int, int]
 """The number of operations that were answered, and that were begun, and the time."""
 Alter = Callable[[list[Entry]], list[Entry]]
-"""Makes a log one in which something was not done."""
+"""Changes a log into one in which something was not done."""
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ class PowerLosses(ABC):
 
     @abstractmethod
     def now(self, begun: int) -> int:
-        """Returns the time of the last operation of so many."""
+        """Returns the time of the last of the first `begun` operations."""
 
     @abstractmethod
     def where(self, number: int, variant: str, when: When) -> str:
@@ -111,14 +111,15 @@ class PowerLosses(ABC):
 
     @abstractmethod
     def compare(self, image: Image, when: When, *, long_ago: bool) -> list[str]:
-        """Says what is wrong with what is left."""
+        """Returns what is wrong with an image."""
 
     def seconds(self, step: int) -> Sequence[str]:
         """Returns the variants of a second power loss at a step of a start."""
         return VARIANTS
 
     def sweep(self, wanted: Sequence[int]) -> Iterator[tuple[int, FileSystem, When]]:
-        """Yields, for each of these points, its number, the file system as it is, and when that is."""
+        """Yields, for each wanted point, its number, the file system at that point, and the operations and time of the
+        point."""
         left = set(wanted)
         file_system = FileSystem(ordered=self._ordered, whole=self.whole)
         answered = begun = 0
@@ -133,7 +134,7 @@ class PowerLosses(ABC):
             file_system.complete(entry)
 
     def trouble(self, number: int, file_system: FileSystem, when: When, variant: str) -> list[str]:
-        """Returns what is wrong after a power loss there; the first line says where that was."""
+        """Returns what is wrong after a power loss at a point; the first line names the point."""
         # Some images are old: a start takes their unfinished files for abandoned. Half have no checkpoint, which is a
         # cache, so a start must find the same. The number decides, so that a printed point is the same again.
         long_ago = variant == EVERYTHING or (variant != NOTHING and number % 2 == 0)
@@ -142,7 +143,7 @@ class PowerLosses(ABC):
         return [self.where(number, variant, when), *found] if found else []
 
     def opened(self, image: Image, now: int, see: Callable[[Engine], T], *, long_ago: bool = False) -> T | str:
-        """Opens a new engine on what is left, and returns what is seen in it, or why that cannot be."""
+        """Opens a new engine on an image. Returns what is seen in the engine, or why it cannot be opened or read."""
         root = tempfile.mkdtemp(dir=self._directory)
         disk = QuietDisk()
         try:
@@ -160,8 +161,8 @@ class PowerLosses(ABC):
             shutil.rmtree(root)
 
     def during_recovery(self, number: int, file_system: FileSystem, when: When, variant: str) -> Iterator[list[str]]:
-        """Yields what is wrong after a second power loss, for each step of the start and first commit that follow one
-        at that point."""
+        """Yields what is wrong after a second power loss, for each step of the start and first commit that follow a
+        power loss at that point."""
         root = tempfile.mkdtemp(dir=self._directory)
         try:
             lay_out(power_loss(file_system, _how(variant, number)), root, when[2] // SECOND - 10_000)
@@ -193,7 +194,7 @@ def _how(variant: str, number: int) -> str:
 
 
 class PowerLossCheck(PowerLosses):
-    """Compares what is left of a run of an engine with the run's model."""
+    """Compares images of a run of an engine with the run's model."""
 
     def __init__(
         self,
@@ -296,7 +297,8 @@ def look(engine: Engine, keys: dict[str, list[str]] | None = None) -> Seen:
     """Returns everything in an engine, and the id that one more push to each queue is given. keys: for each queue, the
     keys that are pushed with once more.
 
-    Must never trust one way of looking: lists, figures, single messages and the next expiry have to say the same."""
+    Must never trust one way of looking: lists, figures, single messages and the next expiry have to say the same.
+    """
     seen: Seen = {}
     expected: set[int] = set()
     for qid in list(engine.queues()):

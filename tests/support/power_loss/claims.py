@@ -1,8 +1,8 @@
-"""Records a run of claims and batches beside pushes and receives, and plays a power loss at any point of it.
+"""Records a run of claims and batches beside pushes and receives, and plays a power loss at any point of the run.
 
-A message is known by its payload, which no other one has: a batch that is published again gets other ids. What was
-answered holds. The operation that was under way has happened or not, and asking for it once more leads to the same: a
-consumer that does not know whether its claim was acknowledged asks again.
+A message is known by its payload, which no other one has: a batch that is published again gets other ids. Answered
+operations hold. The operation under way has happened or not, and repeating it leads to the same state: a consumer that
+does not know whether its claim was acknowledged asks again.
 """
 
 import random
@@ -38,8 +38,8 @@ Name = tuple[int, int, int]
 
 @dataclass
 class Shown:
-    """The state that a queue shows. messages: those there, and until when each is hidden (0: visible), without those in
-    claims; claims: what is in each; acknowledged, published: the last number of each consumer and producer."""
+    """The visible state of a queue. messages: the messages, and until when each is hidden (0: visible), without those
+    in claims; claims: the payloads of each; acknowledged, published: the last number of each consumer and producer."""
 
     messages: dict[bytes, int] = field(default_factory=dict)
     claims: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
@@ -54,7 +54,8 @@ class Shown:
 
 @dataclass
 class Operation:
-    """now: when it was; text: in words; again: does it once more, if that is allowed; after: what is shown then."""
+    """An operation of the run. now: its time; text: in words; again: repeats it, None if repeating is not allowed;
+    after: the state after it."""
 
     now: int
     text: str
@@ -63,7 +64,7 @@ class Operation:
 
 
 def claim(engine: Engine, consumer: str, seq: int, count: int, upto: int | None = None) -> list[bytes]:
-    """Returns what is in it."""
+    """Makes a claim and returns the payloads of its messages."""
     claims = engine.queue("q").claims
     made = claims.claim(consumer, seq, count, None, upto)
     return [] if not made.count else content(claims, consumer, seq)
@@ -85,8 +86,8 @@ def release(engine: Engine, consumer: str, seq: int) -> int:
 
 
 def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
-    """All that can be seen. Nothing may be there twice, and nothing visible that is in a claim. hidden: takes the ids
-    of messages that are hidden without a claim; without it, there may be none."""
+    """Returns everything that can be seen. No message may be there twice, and no visible one in a claim. hidden: takes
+    the ids of messages that are hidden without a claim; without this list, there may be none."""
     claims, shown = engine.queue("q").claims, Shown()
     claimed: dict[int, bytes] = {}
     for each in claims.all():
@@ -144,7 +145,7 @@ class ClaimsRecording:
 
 
 def record_claims(under_test: UnderTest, root: str, seed: int, operations: int) -> ClaimsRecording:
-    """A run on the empty directory root; each operation is committed. The same seed gives the same run."""
+    """Records a run on the empty directory root; each operation is committed. The same seed gives the same run."""
     disk = RecordingDisk(root, direct=under_test.direct)
     with everything_recorded(disk):
         return _Run(under_test, disk, seed).run(operations)
@@ -213,7 +214,8 @@ class _Run:
         return b"%06d:" % next(self.numbers) + self.rng.randbytes(self.rng.choice((0, 3, 40, 600, 3000)))
 
     def _visible(self) -> list[bytes]:
-        """In order of their ids, which is that of the numbers: staged ones get theirs when they are published."""
+        """Returns the visible messages in order of their ids, which is the order of the numbers: staged messages get
+        their ids when they are published."""
         mids = self.engine.queue("q").list_mids(State.READY, 10**6, -1)
         found = [self.engine.queue("q").get(mid, peek=True, visibility=None).payload or b"" for mid in mids]
         assert set(found) == {payload for payload, until in self.model.messages.items() if not until}
@@ -265,7 +267,7 @@ class _Run:
         return f"purge {mids}", None
 
     def _forget_claimed(self) -> None:
-        """The oldest message was in a claim: the claim is one shorter."""
+        """Forgets the oldest message, which was in a claim: the claim is one shorter."""
         shown = show(self.engine, self.clock.now).claims
         [(key, left)] = [(key, left) for key, left in shown.items() if left != self.model.claims[key]]
         assert left == self.model.claims[key][1:]
@@ -399,8 +401,8 @@ def compare(found: Shown, allowed: Sequence[Shown], what: str = "") -> Trouble:
 
 
 def sooner(found: Shown, allowed: Sequence[Shown]) -> Shown:
-    """Returns the state with the windows that are allowed. A receive may be lost, as nobody waits until it is durable:
-    then what it has hidden is visible sooner."""
+    """Returns the state with the windows that are allowed. A receive may be lost, because nobody waits until it is
+    durable: then its message is visible sooner."""
     windows = {payload: until for each in allowed for payload, until in each.messages.items() if until}
     messages = {payload: until or windows.get(payload, 0) for payload, until in found.messages.items()}
     return Shown(messages, found.claims, found.acknowledged, found.published)

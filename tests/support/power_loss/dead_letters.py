@@ -23,12 +23,12 @@ from support.storage.engines import LOTS, ManualClock, upkeep
 
 WINDOW = 1_000_000
 QUEUES = ("q", "dead", "last")
-"""The first is made by the run; the others are made when they are first needed."""
+"""Queues of the run, which makes the first one at its start and the others when they are first needed."""
 
 
 class Placed(NamedTuple):
-    """The queue of a message, the queue from which it came and why if it is a dead letter, why it was given back, and
-    its count of receives."""
+    """The state of a message: its queue, the queue from which it came and why if it is a dead letter, the reason of its
+    last release, and its count of receives."""
 
     qid: str
     came_from: str | None
@@ -38,7 +38,7 @@ class Placed(NamedTuple):
 
 
 Shown = dict[bytes, Placed]
-"""By payload."""
+"""The state of each message, by payload."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Recorded:
 
 
 def show(engine: Engine) -> Shown:
-    """Returns the place of each message. None may be there twice."""
+    """Returns the state of each message. None may be there twice."""
     shown: Shown = {}
     for qid in QUEUES:
         if qid not in engine.queues():
@@ -183,7 +183,7 @@ class _Run:
         return "expire"
 
     def _too_old(self) -> set[bytes]:
-        """The payloads of all messages that are older than the retention of their queue."""
+        """Returns the payloads of all messages that are older than the retention of their queue."""
         found: set[bytes] = set()
         for qid in self._there():
             queue = self.engine.queue(qid)
@@ -194,7 +194,7 @@ class _Run:
         return found
 
     def _age(self) -> str:
-        """Most are still in flight or young when it is changed again."""
+        """Changes the retention. Most messages are still in flight or young when it is changed again."""
         if Feature.RETENTION in self.engine.cannot:
             return "age"
         qid = self.rng.choice(self._there())
@@ -236,7 +236,8 @@ class Check(PowerLosses):
         self._one_by_one = {"expire", "redrive"} if name.startswith("files") else {"expire"}
         """Operations whose messages move one after the other."""
         self._reasons_apart = name.startswith("files")
-        """A reason is written before its message is given back, so that the message may have it and be as before."""
+        """Whether a reason is written before its message is released: then a message with the new reason may be
+        otherwise as before."""
 
     def now(self, begun: int) -> int:
         return self._operations[max(begun - 1, 0)][0]
@@ -267,7 +268,8 @@ class Check(PowerLosses):
 
 
 def _may_be(found: Placed | None, expected: Placed | None) -> bool:
-    """Tells whether a message is in its place, None: gone. The last receive may not have been counted durably."""
+    """Tells whether a message is in an allowed state (None: gone). The last receive may not have been counted
+    durably."""
     if found is None or expected is None:
         return found is expected
     return found[:4] == expected[:4] and found.receives <= expected.receives
@@ -288,8 +290,8 @@ def _agree(found: Shown, expected: Shown) -> bool:
 
 
 def _is_each_in(found: Shown, allowed: Sequence[Shown]) -> bool:
-    """Tells whether each message is where it may be, or gone if it may be. Each that dies at the end of its window does
-    so by itself, and does not if its last receive was not durable."""
+    """Tells whether each message is in an allowed state, or gone if that is allowed. Messages that die at the end of
+    their windows move one by one, and do not move if their last receive was not durable."""
     known = {payload for each in (found, *allowed) for payload in each}
     return all(any(_may_be(found.get(payload), each.get(payload)) for each in allowed) for payload in known)
 
@@ -300,7 +302,7 @@ def difference(found: Shown, expected: Shown) -> str:
 
 
 def first_trouble(check: Check, numbers: Sequence[int], variants: Sequence[str]) -> list[str]:
-    """Looks at points with the variants in turn."""
+    """Returns the first finding at these points, with the variants in turn."""
     for index, (number, file_system, when) in enumerate(check.sweep(numbers)):
         variant = variants[(index + index // len(variants)) % len(variants)]
         if trouble := check.trouble(number, file_system, when, variant):

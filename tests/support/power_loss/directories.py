@@ -1,6 +1,6 @@
 """Records what happens in queues that are directories, and plays a power loss at each step.
 
-There are additions and removals by the library of dirq, and files that an engine takes in from a queue's directory.
+The runs are additions and removals by the library of dirq, and files that an engine takes in from a queue's directory.
 """
 
 import os
@@ -79,7 +79,7 @@ def record_dirq(make: Callable[..., Any], directory: Path, existing: bool) -> tu
 
 
 def _add_file(q: QueueSimple, disk: RecordingDisk, number: int) -> str:
-    """Moves a file into the queue that somebody has written beside it, and that nothing has made durable."""
+    """Moves a file into the queue that another program has written beside the queue without making it durable."""
     path = f"{disk.root}/file"
     fd = disk.open(path, os.O_CREAT | os.O_WRONLY)
     disk.write(fd, data(simple, number))
@@ -116,8 +116,8 @@ def check_dirq(
 
 
 class Run(NamedTuple):
-    """log: what was done to the disk; begin: from where on it counts; events: what was done to a message, and the
-    length of the log then."""
+    """A recorded run. log: what was done to the disk; begin: the first entry that is played; events: what was done to a
+    message, and the length of the log then."""
 
     log: list[Entry]
     begin: int
@@ -125,7 +125,7 @@ class Run(NamedTuple):
 
 
 class RecordedRoot(IngestCase):
-    """A root on a disk that writes down what is done. The queue's directory is durable before the journal is there."""
+    """A root on a RecordingDisk. The queue's directory is durable before the journal is there."""
 
     def __init__(self, root: Path, durability: Durability) -> None:
         self.recording = RecordingDisk(str(root))
@@ -139,7 +139,7 @@ class RecordedRoot(IngestCase):
         self.engine = JournalEngine(str(self.root), clock=self.clock, durability=self.durability, disk=self.recording)
 
     def be_killed(self) -> None:
-        """Ends the process as it is, and starts another one."""
+        """Ends the process without a stop, and starts another one."""
         self.recording.end()
         self.engine._watch.close()
         self.start()
@@ -149,7 +149,7 @@ class RecordedRoot(IngestCase):
 
     def publish(self, mid: int) -> None:
         """Publishes as the library of vsqs does: the file is durable before it has its name, and the name when this
-        returns. A program that does less may lose messages, and no engine can help it."""
+        returns. A program that syncs less may lose messages, and no engine can help that."""
         payload = b"%d." % mid * 300
         self.happens("begun", payload)
         fd = self.recording.open(f"{self.path}/{mid}.new", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
@@ -169,7 +169,8 @@ class RecordedRoot(IngestCase):
 
 
 def record_ingest(durability: Durability) -> Run:
-    """Records a run in which files come, are taken in and are consumed, each at different moments of the others."""
+    """Records a run in which files come, are taken in and are consumed, each at different moments of the other
+    steps."""
     with fast_directory(Path.cwd()) as root:
         place = RecordedRoot(root, durability)
         with everything_recorded(place.recording):
@@ -191,7 +192,7 @@ def record_ingest(durability: Durability) -> Run:
 
 
 def left(image: Image, directory: Path, durability: Durability) -> Counter[bytes]:
-    """Returns how often each message is there after a start on what a power loss has left."""
+    """Returns how often each message is there after a start on an image."""
     root = tempfile.mkdtemp(dir=directory)
     disk = QuietDisk()
     try:
@@ -230,7 +231,7 @@ def check_ingest(run: Run, durability: Durability, directory: Path, *, ordered: 
     played."""
     wanted = {number for number in points(run.log) if number >= run.begin}
     known: dict[object, Counter[bytes]] = {}
-    """By the key of an image: equal images are looked at once."""
+    """The messages that were found, by the key of the image: equal images are looked at once."""
     for number, file_system in sweep(run, wanted, ordered=ordered):
         begun, published, deleting, deleted = (
             {payload for at, event, payload in run.events if event == wanted_event and at <= number}

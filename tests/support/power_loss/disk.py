@@ -1,4 +1,4 @@
-"""Disks that a power loss is played from: one that writes down what is done to it, and one that syncs nothing."""
+"""Disks for tests of power losses: one records the operations of an engine, one syncs nothing."""
 
 import contextlib
 import errno
@@ -32,8 +32,9 @@ RECORDED = frozenset(
         "posix_fallocate",
     }
 )
-"""The calls of Disk that change a file system or make it durable, and are written down. With HARMLESS and DERIVED they
-are all that Disk has: a test fails when a new one is in none of them, which would be missing from every power loss."""
+"""The calls of Disk that change a file system or make it durable, and are written down. RECORDED, HARMLESS and DERIVED
+are all calls of Disk: a test fails when a new call is in none of them, because it would be missing from every power
+loss."""
 
 HARMLESS = frozenset(
     {
@@ -69,14 +70,14 @@ DERIVED = frozenset(
         "remove_tree",
     }
 )
-"""The calls that Disk makes of the others, so what they do is written down there."""
+"""The calls that Disk makes of other calls, which are written down."""
 
 SYNCS = frozenset({"fsync", "fdatasync", "syncfs"})
 MARKERS = frozenset({"begin", "answered", "left_out"})
 
 
 class Entry(NamedTuple):
-    """One operation. Paths are relative to the root; descriptors are numbers that are not given twice. places: see
+    """One operation. Paths are relative to the root; no descriptor's number is given twice. places: see
     RecordingDisk."""
 
     kind: str
@@ -89,29 +90,29 @@ class Entry(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """True if a power loss here can leave something else than one just before."""
+        """Tells whether a power loss here can leave something else than one just before."""
         if self.kind == "open":
             return bool(self.args[2] & (os.O_CREAT | os.O_TRUNC))
         return self.kind not in ("close", "begin")
 
 
 class RecordingDisk(Disk):
-    """Works on a real directory, and logs what is done to it.
+    """Works on a real directory, and logs each operation.
 
     Ensures:
     1. Each operation of RECORDED is in `log` once it has succeeded, with all that is needed to play it again.
     2. The log is in the order in which the operations were made. One that failed has changed nothing, and is not there.
     3. Operations outside of `root` raise AssertionError: they would be missing from the playing.
-    4. Nothing is synced. The directory is only what the engine reads from; what is durable is found out by playing.
-    Assumes one thread. Must never change what an engine sees: apart from O_DIRECT, which it may refuse.
+    4. Nothing is synced. The engine only reads from the directory; playing the log finds out what is durable.
+    Assumes one thread. Must never change what an engine sees, except that it may refuse O_DIRECT.
     """
 
     places: ClassVar[Callable[[], tuple[str, ...]]] = tuple
     """Where in the source an operation comes from, to be noted with it: see sync_sites."""
 
     def __init__(self, root: str | os.PathLike[str], *, direct: bool = True, first: int = 1) -> None:
-        """direct: whether files can be written past the page cache (O_DIRECT), as it is said to whoever opens them;
-        first: the number of the first descriptor."""
+        """direct: whether files can be opened for writes past the page cache (O_DIRECT); first: the number of the first
+        descriptor."""
         self.root = os.path.abspath(root)
         self.log: list[Entry] = []
         self._direct = direct
@@ -119,7 +120,7 @@ class RecordingDisk(Disk):
         self._numbers = count(first)
 
     def mark(self, kind: str, number: int) -> None:
-        """`begin` or `answered`, and how many operations of the engine that makes."""
+        """Logs a marker: `begin` or `answered`, and the number of the engine's operations by then."""
         self._note(kind, number)
 
     def _note(self, kind: str, *args: Any) -> None:
@@ -222,7 +223,7 @@ class RecordingDisk(Disk):
 
 
 class QuietDisk(Disk):
-    """Syncs nothing: for what is looked at once and thrown away. Thousands of images are, in a test of seconds."""
+    """Syncs nothing: for images that are looked at once and thrown away, thousands in a test of seconds."""
 
     def __init__(self) -> None:
         self._descriptors: set[int] = set()

@@ -24,9 +24,10 @@ from support.storage.engines import JournalEngine, WithoutAttributes, upkeep
 
 @dataclass(frozen=True)
 class UnderTest:
-    """make: opens the engine on a root directory; background: what it does of itself; leniency: where each directory is
-    durable for itself; ordered: where names are kept in their order; keys: whether pushes can have keys; direct:
-    whether files can be written past the page cache; durability: with which it is opened."""
+    """An engine that power losses are played on. make: opens it on a root directory; background: its upkeep; leniency:
+    what may be left half done where each directory is durable for itself; ordered: the leniency where names are kept in
+    their order; keys: whether pushes can have keys; direct: whether files can be written past the page cache;
+    durability: the one it is opened with."""
 
     make: Make
     background: Background | None = None
@@ -48,7 +49,7 @@ def files_sidecar(clock: Clock, disk: Disk, root: str) -> Engine:
 
 
 def without_attributes(disk: Disk) -> None:
-    """Makes it a disk whose file system has no extended attributes."""
+    """Makes the disk one whose file system has no extended attributes."""
     for name in ("getxattr", "listxattr", "setxattr", "removexattr"):
         setattr(disk, name, getattr(WithoutAttributes(), name))
 
@@ -67,9 +68,10 @@ def journal_none(clock: Clock, disk: Disk, root: str) -> Engine:
 
 
 def _half_in_files(steps: list[Held], found: Held) -> bool:
-    """A message's state is the name of its file; how often it was received, and that it is delayed, are attributes. A
-    power loss may leave the one of an earlier step and the other of a later one. What is hidden and has no attributes
-    that say why was taken by another program, and counts as received once."""
+    """Tells whether a message may be found like this between two steps. Its state is the name of its file; its count of
+    receives and its delay are attributes. A power loss may leave the name of an earlier step and the attributes of a
+    later one. A hidden message without attributes that say why was taken by another program, and counts as received
+    once."""
     counts = {held.receives for held in steps}
     if not found.delayed and any(held.until for held in steps):
         counts |= {max(count, 1) for count in counts}
@@ -96,8 +98,8 @@ def small_journal(patch: pytest.MonkeyPatch) -> None:
 
 
 _COPIES = frozenset({"copy"})
-"""To several queues: each is a directory of its own. (A queue that is removed loses its options before rmdir, so that
-nothing can be lost that somebody puts there.)"""
+"""Operations on several queues, each of which is a directory of its own. (A queue that is removed loses its options
+before rmdir, so that nothing is lost that another program puts there.)"""
 
 _FILES = Leniency(apart=_COPIES, bare=True, half=_half_in_files)
 
@@ -129,7 +131,8 @@ LITTLE = [*BEHIND, "files-sidecar"]
 """The engines that are run with fewer operations."""
 FEW = 120
 STARTS = {"files": 250, "journal": 100, "journal-buffered": 100}
-"""Every how many points a start is looked at step by step: each such start is recorded and played as a run is."""
+"""Distance of the points whose starts are looked at step by step: each such start is recorded and played as a run
+is."""
 Case = tuple[int, str]
 """A point of the log, and a variant."""
 
@@ -151,30 +154,30 @@ def recorded(name: str, seed: int = SEED, operations: int = OPERATIONS) -> Recor
 
 
 def part_of(log: list[Entry], part: int) -> list[int]:
-    """The points are divided into parts, so that several processes can share them."""
+    """Returns one of the parts into which points are divided, so that several processes can share them."""
     found = points(log)
     return found[len(found) * part // PARTS : len(found) * (part + 1) // PARTS]
 
 
 def one_of_each(name: str, log: list[Entry], part: int) -> list[Case]:
-    """Every point of a part (of a journal every second, without O_DIRECT every third), with one of the variants in
-    turn."""
+    """Returns every point of a part (of a journal every second, without O_DIRECT every third), with one of the variants
+    in turn."""
     numbers = part_of(log, part)[:: {"journal": 2, "journal-buffered": 3}.get(name, 1)]
     return [(number, VARIANTS[(index + index // 4) % 4]) for index, number in enumerate(numbers)]
 
 
 def in_order(log: list[Entry]) -> list[Case]:
-    """Every tenth point, where names are kept in their order."""
+    """Returns every tenth point, for playing with names kept in their order."""
     return [(number, "mixed-1") for number in points(log)[::10]]
 
 
 def behind(log: list[Entry]) -> list[Case]:
-    """Every fourth point, with one of the variants in turn."""
+    """Returns every fourth point, with one of the variants in turn."""
     return [(number, VARIANTS[(index + index // 4) % 4]) for index, number in enumerate(points(log)[::4])]
 
 
 def spread(log: list[Entry], step: int) -> list[int]:
-    """Points at that distance of one another, from the middle of the first such stretch on."""
+    """Returns points at that distance of one another, from the middle of the first such stretch on."""
     return points(log)[step // 2 :: step]
 
 

@@ -1,8 +1,8 @@
-"""A file system in memory that knows what of it is durable, and the images that a power loss leaves of it.
+"""A file system in memory that knows which of its parts are durable, and the images that a power loss leaves of it.
 
-It promises as little as POSIX and a journalling file system together do: an engine that holds here relies on nothing
-else. The log of a RecordingDisk is played into a FileSystem up to any point, `power_loss` makes an Image of what may be
-left there, and `lay_out` makes the image a real directory for a new engine.
+The file system promises as little as POSIX and a journalling file system together do: an engine that holds here relies
+on nothing else. The log of a RecordingDisk is played into a FileSystem up to any point, `power_loss` makes an Image of
+what may be left at that point, and `lay_out` makes the image a real directory for a new engine.
 """
 
 import os
@@ -39,9 +39,9 @@ class FileSystem:
         self._numbers = count(1)
         self.root = Directory(0)
         self.handles: dict[int, tuple[Node, int]] = {}
-        """Descriptor -> what is open, and the flags."""
+        """Descriptor -> the open node, and the flags."""
         self.dirty: dict[int, Node] = {}
-        """The nodes that are not durable, by number: perhaps, see Node.dirty."""
+        """The nodes that may not be durable, by number: see Node.dirty."""
 
     # -- look up
 
@@ -56,7 +56,7 @@ class FileSystem:
         return node
 
     def place(self, path: str) -> tuple[Directory, str]:
-        """Returns the directory that holds the path, and its name there."""
+        """Returns the directory that holds the path, and the path's name in that directory."""
         above, _, name = path.rpartition("/")
         node = self.look_up(above or ".")
         assert isinstance(node, Directory)
@@ -192,8 +192,8 @@ class FileSystem:
 
 
 class Left(NamedTuple):
-    """A file, or a directory (pages: None), that the power loss has left. number: the same for hard links; content: is
-    different for other contents of the same file."""
+    """A file, or a directory (pages: None), that the power loss has left. number: the same for hard links; content:
+    differs for different contents of the same file."""
 
     path: str
     number: int
@@ -203,15 +203,15 @@ class Left(NamedTuple):
 
 
 class Image(NamedTuple):
-    """The files that are left, each directory before what is in it. key: equal images have equal keys."""
+    """The files that are left, each directory before its entries. key: equal images have equal keys."""
 
     left: list[Left]
     key: object
 
 
 def power_loss(file_system: FileSystem, how: str) -> Image:
-    """Makes the state of the disk after a power loss now. how: NOTHING or EVERYTHING of what is not durable, or else
-    the seed of a mixture."""
+    """Makes the image that a power loss now leaves. how: NOTHING or EVERYTHING of what is not durable, or else the seed
+    of a mixture."""
     rng = None if how in (NOTHING, EVERYTHING) else random.Random(how)
     file_system.dirty = {number: node for number, node in file_system.dirty.items() if node.dirty}
     last = None if rng is None or not file_system.ordered else _last(file_system, rng)
@@ -236,7 +236,8 @@ def without_checkpoint(image: Image) -> Image:
 
 
 def _last(file_system: FileSystem, rng: random.Random) -> int:
-    """The last change of a name or an attribute that is there, where they are kept in their order."""
+    """Returns the last change of a name or an attribute that is left, for a file system that keeps them in their
+    order."""
     names = [
         change.number for node in file_system.dirty.values() if isinstance(node, Directory) for change in node.changes
     ]
@@ -245,7 +246,7 @@ def _last(file_system: FileSystem, rng: random.Random) -> int:
 
 
 def _cuts(file_system: FileSystem, how: str, rng: random.Random | None, last: int | None) -> dict[int, int]:
-    """Returns, by directory, how many of its changes of names are there."""
+    """Returns, by directory, how many of its changes of names are left."""
     directories = [node for node in file_system.dirty.values() if isinstance(node, Directory) and node.changes]
     if rng is None:
         return {node.number: len(node.changes) if how == EVERYTHING else 0 for node in directories}
@@ -262,7 +263,7 @@ def _cuts(file_system: FileSystem, how: str, rng: random.Random | None, last: in
 
 
 def _without_its_need(directory: Directory, cuts: dict[int, int]) -> bool:
-    """Tells whether a change had to be taken back, as what it needs is not there."""
+    """Tells whether a change had to be taken back because the change that it needs is not left."""
     for index, change in enumerate(directory.changes[: cuts[directory.number]]):
         if change.needs is not None:
             other, number = change.needs
@@ -289,8 +290,8 @@ def _attributes(node: Node, how: str, rng: random.Random | None, last: int | Non
 
 
 def lay_out(image: Image, directory: str, modified: int | None = None) -> None:
-    """Makes the image a directory, which must exist and be empty. modified: when everything was, seconds since the
-    Epoch; None: now."""
+    """Makes the image a directory, which must exist and be empty. modified: the time of change of all files, in seconds
+    since the Epoch; None: now."""
     made: dict[int, str] = {}
     for path, number, _, pages, attributes in image.left:
         full = f"{directory}/{path}"
@@ -322,7 +323,7 @@ def _write(path: str, pages: Pages) -> None:
 
 
 def pick_up(directory: str, *, ordered: bool = False, whole: bool = False) -> FileSystem:
-    """Returns a file system in which everything that is in a real directory is durable."""
+    """Returns a file system in which everything in a real directory is durable."""
     file_system = FileSystem(ordered=ordered, whole=whole)
     links: dict[int, str] = {}
     for above, directories, files in os.walk(directory):
@@ -349,5 +350,5 @@ def _pick_up_file(file_system: FileSystem, full: str, path: str, links: dict[int
 
 
 def points(log: list[Entry]) -> list[int]:
-    """Returns the numbers of the entries at which a power loss can leave something else than at the one before."""
+    """Returns the numbers of the entries at which a power loss can leave something else than at the previous entry."""
     return [number for number, entry in enumerate(log) if entry.changes]

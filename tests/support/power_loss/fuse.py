@@ -1,13 +1,14 @@
-"""A real file system (FUSE) that keeps in memory what was not synced, and can lose it: for whole processes.
+"""A real file system (FUSE) that keeps unsynced data in memory, and can lose it: for power losses of whole processes.
 
     python -m support.power_loss.fuse MOUNTPOINT SOURCE   (in tests/)
 
 mounts the content of the directory SOURCE, as durable, and prints `mounted`. A line `lose HOW TARGET` on stdin unmounts
-it, writes what a power loss leaves into the directory TARGET, and ends. HOW is `nothing`, `everything` or a seed.
+the file system, writes what a power loss leaves into the directory TARGET, and ends the program. HOW is `nothing`,
+`everything` or a seed.
 
 A played FileSystem answers the kernel, so a real server has the disk that recorded runs have. The kernel's protocol
-(fuse.h, version 7.31) is spoken here, so nothing has to be installed. Without /dev/fuse or the right to mount, it says
-why and ends with code 77.
+(fuse.h, version 7.31) is spoken here, so nothing has to be installed. Without /dev/fuse or the right to mount, the
+program says why and ends with code 77.
 """
 
 import contextlib
@@ -39,11 +40,12 @@ _DATA_ONLY = 1
 
 
 class FuseError(OSError):
-    """The answer to a request."""
+    """A request fails with this error number, which the kernel is given."""
 
 
 class FuseServer:
-    """Answers requests from a FileSystem. Node 1 of the protocol is its root; any other has its own number and 1."""
+    """Answers requests from a FileSystem. Node 1 of the protocol is the root; the protocol's number of any other node
+    is the node's own number plus 1."""
 
     def __init__(self, fd: int, file_system: FileSystem) -> None:
         self.fd = fd
@@ -85,7 +87,7 @@ class FuseServer:
         }
 
     def serve_one(self) -> bool:
-        """Answers one request. False when the file system has been unmounted."""
+        """Answers one request. Returns False when the file system has been unmounted."""
         try:
             request = os.read(self.fd, _WRITE + 4096)
         except OSError as error:
@@ -157,7 +159,7 @@ class FuseServer:
         return _INIT_OUT.pack(_MAJOR, _MINOR, _WRITE, flags, 12, 9, _WRITE, 1, 32, 0, *[0] * 8)
 
     def forget(self, number: int, data: bytes) -> None:
-        """Nodes are few, and kept."""
+        """Does nothing: nodes are few, and all are kept."""
 
     def look_up(self, number: int, data: bytes) -> bytes:
         return self.entry(self.child(number, _names(data)[0]))
@@ -309,7 +311,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(mountpoint: str) -> int:
-    """The descriptor that the kernel's requests come from. OSError."""
+    """Mounts the file system. Returns the descriptor from which the kernel's requests are read. Raises OSError."""
     fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     options = f"fd={fd},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     flags = 2 | 4  # nosuid, nodev

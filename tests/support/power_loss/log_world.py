@@ -1,4 +1,4 @@
-"""A journal that is used at random, whose log goes round, and what has to hold of it after any start."""
+"""A journal that is used at random until its log has reused segments, and checks of what must hold after any start."""
 
 import os
 import random
@@ -28,7 +28,7 @@ _OPTIONS = {"cold": Options(visibility=1000, dead_letter="dead", max_receives=3)
 
 
 class KeepingDisk(FaultyDisk):
-    """Keeps what the segments held that get another name or are removed."""
+    """A disk that keeps the content of segments that are renamed or removed."""
 
     def __init__(self, kept: dict[str, bytes]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class KeepingDisk(FaultyDisk):
 
 @dataclass
 class World:
-    """An engine that is used at random. removed: the segments that are gone, as they were."""
+    """An engine that is used at random. removed: the removed segments, with their content."""
 
     root: Path
     random: random.Random
@@ -72,7 +72,7 @@ class World:
 
     @property
     def rounds(self) -> int:
-        """Returns how many segments have been given up."""
+        """Returns how many segments have been removed."""
         return (store_of(self.engine).log.segments.oldest or 1) - 1
 
     def write_notes(self) -> None:
@@ -100,7 +100,7 @@ class World:
         self.queue("cold").push([Draft(self.random.randbytes(self.random.randrange(300)), 0, None)])
 
     def push_keyed(self) -> None:
-        """Some keys come again."""
+        """Pushes with keys, some of which were used before."""
         self.queue("cold").push([Draft(b"keyed", 0, str(self.random.randrange(100)))])
 
     def push_hot(self) -> None:
@@ -162,7 +162,7 @@ class World:
         self.write_notes()
 
     def put_files(self) -> None:
-        """Some have the id of a message."""
+        """Puts files into the queue's directory, some of them under the id of a message."""
         for mid in (self.clock.now - self.random.randrange(10**6), self.some("old") or 5):
             (self.root / "old" / str(mid)).write_bytes(self.random.randbytes(80))
         self.engine._journal._ingesters.of(self.queue("old")).rescan()
@@ -192,7 +192,7 @@ class World:
             self.queue("cold").claims.release(name, self.random.choice(list(known.claims)))
 
     def stage(self) -> None:
-        """Now and then a part without messages."""
+        """Stages a part of a batch, now and then without messages."""
         name = self.last + self.random.randrange(2), self.random.randrange(3), 0
         self.queue("cold").batches.stage("p", name, [self.random.randbytes(100)] * self.random.randrange(3))
 
@@ -205,8 +205,8 @@ class World:
     # -- what has to hold
 
     def check(self) -> None:
-        """Starts on copies of the directory, each with something else of what may be there after a power loss. Messages
-        that subscribers hold are let go first, as a start lets them go."""
+        """Starts engines on copies of the directory, each with other files that may be there after a power loss.
+        Messages that subscribers hold are released first, as a start releases them."""
         self.clock.now += 20_000
         for qid in _QUEUES:
             self.queue(qid).expire()
@@ -234,7 +234,7 @@ class World:
                 (root / ".journal" / name).write_bytes(data)
 
     def reopen(self) -> None:
-        """After a stop, or after a power loss."""
+        """Starts the engine again, after a stop or after a power loss."""
         self.write_notes()
         if self.random.random() < 0.5:
             self.engine.close()
@@ -253,7 +253,7 @@ def store_of(engine: JournalEngine) -> PayloadStore:
 
 
 def state_of(engine: JournalEngine, now: int) -> dict[str, object]:
-    """All that a queue has to know again after a start."""
+    """Returns everything of a queue that a start must restore."""
     found: dict[str, object] = {}
     for qid in engine._journal.queues:
         queue = engine.queue(qid)
@@ -277,7 +277,7 @@ def state_of(engine: JournalEngine, now: int) -> dict[str, object]:
 
 
 def check_usage(engine: JournalEngine) -> None:
-    """Asserts that the bytes that count as live are those of what is there."""
+    """Asserts that the number of live bytes is right for the messages that are there."""
     live: Counter[int] = Counter()
     places: dict[int, int] = {}
     for queue in engine._journal.queues.values():
@@ -298,7 +298,8 @@ def check_usage(engine: JournalEngine) -> None:
 
 
 def small_segments(patch: pytest.MonkeyPatch) -> None:
-    """Some segments have only messages that stay, and slices of compaction are of many messages."""
+    """Makes segments small enough that some hold only messages that stay, while a slice of compaction takes many
+    messages."""
     small_journal(patch)
     for module, name in ((pool, "FIRST_SEGMENT"), (pool, "LARGEST_SEGMENT"), (maintenance, "_CHECKPOINT")):
         patch.setattr(module, name, 1 << 17)

@@ -1,8 +1,8 @@
 """Models what an engine must hold after a power loss, without files or a journal.
 
-Operations are numbered. Each adds a state (`Mark`) to the chain of every message and queue that it concerns. A power
-loss comes between two numbers: the first `answered` operations were answered to clients, those up to `begun` were on
-their way, and the others had not begun.
+Operations are numbered. Each adds a state (`Mark`) to the chain of every message and queue that it changes. A power
+loss comes between two numbers: the first `answered` operations were answered to clients, those up to `begun` were under
+way, and the others had not begun.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,11 +14,13 @@ Key = tuple[int, int]
 
 
 KEY_WINDOW = 300 * 1_000_000
-"""Microseconds for which a key is remembered, at least: the five minutes of docs/protocol.md. Later, both is right."""
+"""Microseconds for which a key is remembered, at least: the five minutes of docs/protocol.md. Later, the engine may
+know the key or not."""
 
 
 class Held(NamedTuple):
-    """A message. until: when it becomes visible, 0: it is; delayed: not in flight."""
+    """A message. until: the time when it becomes visible, 0 if it is visible; delayed: hidden without being in
+    flight."""
 
     payload: bytes
     receives: int = 0
@@ -30,7 +32,7 @@ class Held(NamedTuple):
 
 
 class Keyed(NamedTuple):
-    """A push with a key. made: the operation that made its queue."""
+    """A push with a key. made: the number of the operation that made the queue."""
 
     operation: int
     qid: str
@@ -40,7 +42,7 @@ class Keyed(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The effect of an operation on a message or queue. value: None when it is gone; for a queue, its options."""
+    """The effect of an operation on a message or queue. value: None for a removed one; for a queue, its options."""
 
     operation: int
     what: str
@@ -49,7 +51,8 @@ class Mark(NamedTuple):
 
 @dataclass
 class SeenQueue:
-    """The state of a queue in a new engine. next_mid: what a push was given, and keys: pushes with each of these."""
+    """The state of a queue in a new engine. next_mid: the id that a push was given; keys: the results of pushes with
+    each of these keys."""
 
     options: object
     messages: dict[int, Held]
@@ -66,13 +69,13 @@ class Leniency:
     say so."""
 
     apart: frozenset[str] = frozenset()
-    """Operations whose messages may be there in part: copy."""
+    """Operations on several messages of which a part may be done: copy."""
     bare: bool = False
     """True if a queue that was being removed may still be there without its options."""
     notes: frozenset[str] = frozenset()
     """Operations that may be lost though they were answered, as long as no other one of the message follows."""
     half: Callable[[list[Held], Held], bool] = lambda steps, found: False
-    """True if a message may be found like that, which operations take through these steps."""
+    """Tells whether a message may be found in a state between these steps, none of which has left it."""
 
 
 STRICT = Leniency()
@@ -83,9 +86,9 @@ class Model:
     """The chains of states, and the present: what the engine holds when all operations are done.
 
     `trouble` ensures, of an engine that was opened after a power loss:
-    1. Every answered operation holds: each message is in the state of the last one that concerns it, or a later one.
-    2. Nothing is there of an operation that had not begun.
-    3. An operation that was on its way is there or not, and its effect on several messages whole or not at all
+    1. Every answered operation holds: each message is in the state of the last one that changed it, or a later one.
+    2. No operation that had not begun has left anything.
+    3. An operation that was under way is done or not, and its effect on several messages whole or not at all
        (`keep_whole`): a list, a copy to several queues, the making or removing of a queue.
     4. No message is unknown, torn or there twice, and no id is given a second time.
     5. A key stands for the message that was pushed with it, in its queue and for as long as it is promised.
@@ -95,12 +98,13 @@ class Model:
 
     queues: dict[str, list[Mark]] = field(default_factory=dict)
     messages: dict[int, dict[int, list[Mark]]] = field(default_factory=dict)
-    """By the operation that made their queue, and by id."""
+    """Chains of messages, by the operation that made their queue, and by id."""
     whole: list[tuple[int, str, list[tuple[str, Key]]]] = field(default_factory=list)
-    """What one operation of that name made of several messages and may not be there in half: queue and message."""
+    """Messages that one operation made together and that may not be there in part: the operation, its name, and the
+    queue and key of each message."""
     keys: dict[str, Keyed] = field(default_factory=dict)
     present: dict[str, tuple[int, dict[int, Held]]] = field(default_factory=dict)
-    """Queue -> the operation that made it, and what is in it."""
+    """Queue -> the operation that made it, and the messages in it."""
 
     # -- what is done
 
@@ -113,7 +117,7 @@ class Model:
         del self.present[qid]  # the chains of its messages stay: a power loss may bring the queue back with them
 
     def set(self, operation: int, what: str, qid: str, mid: int, held: Held | None) -> None:
-        """Sets the state of a message; None: it is gone."""
+        """Sets the state of a message; None: the message is gone."""
         made, messages = self.present[qid]
         self.messages.setdefault(made, {}).setdefault(mid, []).append(Mark(operation, what, held))
         if held is None:
@@ -122,17 +126,17 @@ class Model:
             messages[mid] = held
 
     def keep_whole(self, operation: int, what: str, messages: Iterable[tuple[str, int]]) -> None:
-        """The operation has made these all or none."""
+        """Notes that an operation has made these messages all or none."""
         self.whole.append((operation, what, [(qid, (self.present[qid][0], mid)) for qid, mid in messages]))
 
     def now(self, qid: str, now: int) -> dict[int, Held]:
-        """Returns what is in a queue, oldest first."""
+        """Returns the messages of a queue, oldest first."""
         return {mid: held.at(now) for mid, held in sorted(self.present[qid][1].items())}
 
     # -- what is left of it
 
     def trouble(self, seen: Seen, answered: int, begun: int, now: int, leniency: Leniency = STRICT) -> list[str]:
-        """Returns what a power loss must not have left: nothing when all is well."""
+        """Returns what a power loss must not have left, an empty list when nothing is wrong."""
         found = [f"{qid}: a queue that nobody made" for qid in seen.keys() - self.queues.keys()]
         steps: dict[tuple[str, Key], list[int]] = {}
         for qid, chain in self.queues.items():
@@ -198,7 +202,8 @@ class Model:
         return found + self._keys(seen, made, when), steps
 
     def _keys(self, seen: SeenQueue, made: Mark, when: tuple[int, int, int]) -> list[str]:
-        """A key stands for the message that was pushed with it, for a time, and for nothing in another queue."""
+        """Checks that a key stands for the message that was pushed with it, for a time, and for nothing in another
+        queue."""
         answered, _, now = when
         found = []
         for key, mid in seen.keys.items():
@@ -213,8 +218,8 @@ class Model:
 
 
 def _allowed(chain: list[Mark], answered: int, begun: int, notes: frozenset[str] = frozenset()) -> list[Mark | None]:
-    """The mark that must at least be there (None: none need be), and those that may. notes: what need not be there
-    though it was answered."""
+    """Returns the earliest state that may be left (None: no message) and the later ones. notes: operations that may be
+    lost though they were answered."""
     must = [at for at, mark in enumerate(chain) if mark.operation < answered and mark.what not in notes]
     first = must[-1] + 1 if must else 0
     may = [mark for mark in chain[first:] if mark.operation < begun]
@@ -228,7 +233,8 @@ def _at(mark: Mark | None, now: int) -> Held | None:
 def _matching(
     allowed: list[Mark | None], values: list[Held | None], actual: Held | None, leniency: Leniency
 ) -> list[int]:
-    """The operations that may have been the last to be done to a message, -1: none; nothing when it cannot be so."""
+    """Returns the operations that may have been the last one of a message, by number; -1 for no operation. Returns an
+    empty list when the message cannot be in this state."""
     found = [
         -1 if mark is None else mark.operation for mark, value in zip(allowed, values, strict=True) if value == actual
     ]

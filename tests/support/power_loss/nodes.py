@@ -1,6 +1,6 @@
-"""Files and directories in memory: as they are now, what of them is durable, and what a power loss may leave.
+"""Files and directories in memory: their present state, the durable part of it, and what a power loss may leave.
 
-A file's content is kept in pages, and a page of nothing but zeros takes no room: a segment is made of zeros before it
+A file's content is kept in pages, and a page of nothing but zeros takes no memory: a segment is made of zeros before it
 is written, and there are several of them in each of thousands of images.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 PAGE = 4096
-"""Bytes of a page: a frame of the journal fills whole blocks of as many, so that most writes replace whole pages."""
+"""Bytes of a page. A frame of the journal fills whole blocks of this size, so most writes replace whole pages."""
 _ZEROS = bytes(PAGE)
 
 
@@ -28,7 +28,7 @@ class Pages:
         return found
 
     def write(self, offset: int, data: bytes) -> None:
-        """Writes data at an offset. What lies between the end and the offset becomes zeros."""
+        """Writes data at an offset. Fills the bytes between the end and the offset with zeros."""
         self.size = max(self.size, offset + len(data))
         done = 0
         while done < len(data):
@@ -46,7 +46,7 @@ class Pages:
             done += len(part)
 
     def resize(self, size: int) -> None:
-        """Cuts off, or adds zeros."""
+        """Cuts off bytes, or adds zeros."""
         if size < self.size:
             last, rest = divmod(size, PAGE)
             for number in [number for number in self.pages if number >= last]:
@@ -56,7 +56,7 @@ class Pages:
         self.size = size
 
     def read(self, offset: int, length: int) -> bytes:
-        """Returns the bytes there: fewer at the end of the file."""
+        """Returns the bytes at the offset: fewer at the end of the file."""
         length = max(min(length, self.size - offset), 0)
         first = offset // PAGE
         numbers = range(first, (offset + length + PAGE - 1) // PAGE)
@@ -64,20 +64,20 @@ class Pages:
         return whole[offset - first * PAGE :][:length]
 
     def parts(self) -> Iterator[tuple[int, bytes]]:
-        """Returns the parts that are not zeros, with their places."""
+        """Returns the parts that are not zeros, with their offsets."""
         for number, page in self.pages.items():
             yield number * PAGE, page[: self.size - number * PAGE]
 
 
 _SECTOR = 512
-"""Bytes that a disk writes whole or not at all. A disk with sectors of 4096 bytes tears less than is played here."""
+"""Bytes that a disk writes whole or not at all. A disk with sectors of 4096 bytes tears less than this model."""
 NOTHING, EVERYTHING = "nothing", "everything"
 """The power losses that leave nothing, or everything, of what is not durable. Other words are seeds of mixtures."""
 
 
 class Change(NamedTuple):
-    """A change of the names in a directory. node: what the name is now, None: it is gone. old: the name that it had
-    before, and has no more. needs: in another directory, what has to be there for this to be."""
+    """A change of the names in a directory. node: what the name is now, None for a removed name. old: the former name
+    of a renamed node. needs: the change in another directory without which this one cannot be left."""
 
     number: int
     name: str
@@ -94,7 +94,7 @@ class Node:
         self.attributes: dict[str, bytes] = {}
         self.durable_attributes: dict[str, bytes] = {}
         self.attribute_changes: list[tuple[int, str, bytes | None]] = []
-        """Number, name and value, None: it is gone."""
+        """Number, name and value (None for a removed attribute) of the changes that are not durable."""
 
     @property
     def dirty(self) -> bool:
@@ -105,7 +105,7 @@ class Node:
         _set_attribute(self.attributes, name, value)
 
     def attributes_after(self, changes: int) -> dict[str, bytes]:
-        """With so many of the changes that are not durable."""
+        """Returns the attributes after the first `changes` changes that are not durable."""
         found = dict(self.durable_attributes)
         for _, name, value in self.attribute_changes[:changes]:
             _set_attribute(found, name, value)
@@ -137,7 +137,8 @@ class File(Node):
         self.pages = Pages()
         self.durable = Pages()
         self.version = 0
-        """How often the durable content has changed: with the number of pending writes, the key of a content."""
+        """How often the durable content has changed: together with the number of pending writes, this is the key of a
+        content."""
         self.pending: list[tuple[int, bytes | None]] = []
 
     @property
@@ -164,7 +165,7 @@ class File(Node):
         self.sync_data()
 
     def sync_range(self, offset: int, data: bytes) -> None:
-        """Makes the data durable that was just written there. What was written elsewhere before stays pending."""
+        """Makes durable the data that was just written at the offset. Earlier writes elsewhere stay pending."""
         # With a new size among the pending changes, all of them become durable, which is more than O_DSYNC promises.
         # The journal writes so only to files of its pool, which are synced when they are made.
         if any(written is None for _, written in self.pending):
@@ -186,7 +187,7 @@ class File(Node):
         self.version += 1
 
     def left(self, how: str, rng: random.Random | None) -> tuple[object, Pages]:
-        """Returns what a power loss leaves of the content, and what tells it from other contents of this file."""
+        """Returns what a power loss leaves of the content, and a key that differs for other contents of this file."""
         if not self.pending or how == NOTHING:
             return self.version, self.durable
         if how == EVERYTHING:
@@ -244,14 +245,14 @@ class Directory(Node):
         _change(self.entries, change)
 
     def entries_after(self, changes: int) -> dict[str, Node]:
-        """With so many of the changes that are not durable."""
+        """Returns the names after the first `changes` changes that are not durable."""
         found = dict(self.durable)
         for change in self.changes[:changes]:
             _change(found, change)
         return found
 
     def sync_names(self, upto: int) -> None:
-        """Makes durable all changes up to that number, and what they need in other directories."""
+        """Makes durable all changes up to that number, and the changes in other directories that they need."""
         taken = sum(change.number <= upto for change in self.changes)
         self.durable, done = self.entries_after(taken), self.changes[:taken]
         self.changes = self.changes[taken:]

@@ -19,13 +19,13 @@ from support.storage.engines import LOTS, ManualClock, arrived, failed
 Make = Callable[[Clock, Disk, str], Engine]
 """An engine with durability ALWAYS over a root directory."""
 Background = Callable[[Engine], None]
-"""The upkeep that an engine does now and then, between two operations."""
+"""Does the upkeep of an engine between two operations."""
 
 _QIDS = ("a", "b/c", "d", "e")
 _SIZES = (0, 5, 5, 40, 40, 511, 700, 5000, 20_000)
 """Bytes of payloads: none, some in one sector, one that crosses a sector with its head, and several pages."""
 _CROWD = 14
-"""Messages from which on more are consumed than pushed: each point looks at all of them."""
+"""Messages from which on more are consumed than pushed: at each point, all messages are looked at."""
 
 
 @dataclass
@@ -53,8 +53,9 @@ def record(
     """Records a run on the empty directory root. The same seed gives the same operations.
 
     keys: pushes have keys too, and the engine is stopped and started now and then; direct: as for RecordingDisk;
-    durability: that `make` gives the engine: with INTERVAL, operations count as answered once they are synced behind,
-    with NONE never."""
+    durability: the one that `make` gives the engine. With INTERVAL, an operation counts as answered when
+    `background_sync` has made it durable; with NONE, none does.
+    """
     disk = RecordingDisk(root, direct=direct)
     with everything_recorded(disk):
         return _Run(make, disk, seed, background, keys, durability).run(operations)
@@ -79,7 +80,8 @@ class _Run:
         self.keys = keys
         self.durability = durability
         self.held: set[tuple[str, int]] = set()
-        """Which queue has ever held which message: copied there again, `files` gives it the count that it had."""
+        """The messages that each queue has ever held: `files` gives a message that is copied there again its former
+        count."""
         self.make = make
         self.copied = 0
         self.engine = make(self.clock, disk, disk.root)
@@ -104,7 +106,7 @@ class _Run:
         return Recording(self.disk.log, self.operations, self.model, self.copied)
 
     def _is_durable(self) -> bool:
-        """Tells whether everything that was committed is durable; now and then syncs what is synced behind."""
+        """Tells whether everything that was committed is durable. Now and then runs the background sync first."""
         if self.durability is not Durability.INTERVAL:
             return self.durability is Durability.ALWAYS
         if self.rng.random() > 0.2:  # several commits wait for one sync, as between two syncs of a server
@@ -172,8 +174,8 @@ class _Run:
         return self.rng.choice(found) if found else None
 
     def _window(self) -> int:
-        """Returns the length of a window. Windows end at even times and delays at odd ones: `files` takes the one for
-        the other when they are equal."""
+        """Returns the length of a window. Windows end at even times and delays at odd ones, because `files` takes one
+        for the other when they are equal."""
         return self.rng.choice((2, 50, 1000)) * 10_000
 
     def _delay(self) -> int:
@@ -218,7 +220,7 @@ class _Run:
         return self._push(self.rng.randint(2, 5))
 
     def _push_key(self) -> str:
-        """Pushes with a key: a new one, or once more with one that is known."""
+        """Pushes with a key: a new one, or a known one once more."""
         known = [
             (key, keyed)
             for key, keyed in self.model.keys.items()
@@ -334,7 +336,7 @@ class _Run:
 
 
 def copied_by(engine: Engine) -> int:
-    """Returns the bytes that compaction has copied: 0 for an engine without a journal."""
+    """Returns the bytes that compaction has copied, 0 for an engine without a journal."""
     journal = getattr(engine, "_journal", None)
     maintenance = None if journal is None else journal.maintenance
     return 0 if maintenance is None else int(maintenance.compaction.total)

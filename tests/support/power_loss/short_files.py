@@ -34,11 +34,11 @@ class ShortRun(ABC):
     at = 0
     """The entry of the log at which the power fails."""
     _seen: set[object]
-    """The images that were looked at. Equal ones, of which the same must hold, are looked at once: starts of engines
+    """The images that were looked at. Equal images are looked at once for the same answered steps: starts of engines
     take most of the time."""
 
     def __init__(self, directory: Path) -> None:
-        """directory: empty; for the run, and for what a power loss leaves of it."""
+        """directory: an empty one for the run and its images."""
         self.directory = directory
         root = directory / "recorded"
         root.mkdir()
@@ -50,7 +50,7 @@ class ShortRun(ABC):
         self.log = disk.log
 
     def make_disk(self, root: str) -> RecordingDisk:
-        """Returns what the run is recorded with."""
+        """Returns the disk that records the run."""
         return RecordingDisk(root)
 
     @abstractmethod
@@ -58,14 +58,15 @@ class ShortRun(ABC):
 
     @abstractmethod
     def look(self, root: str, image: Image, answered: int) -> None:
-        """Fails when what was answered is not in what a power loss has left."""
+        """Fails when an answered step is not in an image."""
 
     def wanted(self) -> list[int]:
         """Returns the points at which the power fails."""
         return points(self.log)
 
     def check(self, log: list[Entry] | None = None, *, ordered: bool = False) -> int:
-        """Fails with the first power loss that leaves something wrong. Returns how many there were."""
+        """Plays the log at each wanted point. Fails with the first power loss that leaves something wrong, and returns
+        the number of power losses."""
         file_system, self._seen = self._begin(ordered), set()
         wanted, answered, checked = set(self.wanted()), 0, 0
         for number, entry in enumerate(self.log if log is None else log):
@@ -102,11 +103,12 @@ class ShortRun(ABC):
 
 
 DELAY = 10**9
-"""Microseconds, far longer than a run: what is hidden stays hidden."""
+"""Microseconds, far longer than a run: a hidden message stays hidden."""
 
 
 class LongList(ShortRun):
-    """A list whose note has more than a sector is there whole or not at all, as the note of a list of files."""
+    """Checks that a list whose note is longer than a sector is there whole or not at all, like the note of a list of
+    files."""
 
     variants = (*VARIANTS, *(f"mixed-{seed}" for seed in range(3, 20)))
     count = 60
@@ -132,7 +134,7 @@ class LongList(ShortRun):
 
 
 class DirqQueues(ShortRun):
-    """Pushes, a delay and deletes in a queue of the storages `dirq` and `dirq-simple`."""
+    """Checks pushes, a delay and deletes in a queue of the storages `dirq` and `dirq-simple`."""
 
     def __init__(self, directory: Path, kind: type[DirqEngine] | type[DirqSimpleEngine], *, beside: bool) -> None:
         """beside: whether the file system has no extended attributes."""
@@ -180,7 +182,7 @@ class DirqQueues(ShortRun):
         self._look_at_marks(root, image, answered)
 
     def _look_at_marks(self, root: str, image: Image, answered: int) -> None:
-        """A window is told by the time of a file too, and the images have no times: the marks alone are looked at."""
+        """Looks at the marks alone: a window also depends on the time of a file, and the images have no times."""
         marks = [left.attributes["user.qs.state"] for left in image.left if "user.qs.state" in left.attributes]
         marks += [path.read_bytes() for path in Path(root).glob("q/.*.state")]
         assert all(len(mark.split()) == 3 for mark in marks)
@@ -188,8 +190,8 @@ class DirqQueues(ShortRun):
 
 
 class OldMessages(ShortRun):
-    """Messages that become too old, and others: a power loss may bring old ones back, and the next start removes them
-    again."""
+    """Checks that messages that have become too old are removed again by the next start if a power loss brings them
+    back, and that others stay."""
 
     def run(self, disk: RecordingDisk) -> None:
         clock = ManualClock()
@@ -218,7 +220,8 @@ class OldMessages(ShortRun):
 
 
 class Published(ShortRun):
-    """A program that publishes with the library vsqs, in a directory that it makes with those above it."""
+    """Checks a program that publishes with the library vsqs, in a directory that the program makes together with its
+    parents."""
 
     def run(self, disk: RecordingDisk) -> None:
         with mock.patch("qs_storage.vsqs.Disk", return_value=disk):
@@ -235,7 +238,7 @@ class Published(ShortRun):
 
 
 class _Queue(RemoteQueue):
-    """A queue of another server, which does all that it is asked."""
+    """A queue of another server. Every operation succeeds."""
 
     def make(self) -> None: ...
 
@@ -250,7 +253,7 @@ class _Elsewhere(RootedEngine[_Queue]):
 
 
 class RemoteQueues(ShortRun):
-    """Queues of another server, of which there is a directory: made, and removed."""
+    """Checks that queues of another server, which have a directory here, are made and removed."""
 
     def run(self, disk: RecordingDisk) -> None:
         registry = _Elsewhere(disk.root, disk)

@@ -1,4 +1,4 @@
-"""Short recorded runs of a journal that is short of room: a log that reuses its segments, and a full disk."""
+"""Short recorded runs of a journal that is short of space: a log that reuses its segments, and a full disk."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from support.power_loss.short_files import ShortRun
 from support.storage.engines import JournalEngine, ManualClock, upkeep
 
 COLD = [b"%d" % number * 100 for number in range(1000)]
-"""Payloads of messages that nobody takes: some three segments."""
+"""Payloads of messages that stay: some three segments."""
 _HOT = 40
 
 
@@ -30,7 +30,7 @@ def open_engine(root: str, disk: Disk, durability: Durability = Durability.ALWAY
 
 
 def hot(number: int) -> bytes:
-    """Returns the payload of a message that comes and goes."""
+    """Returns the payload of a message that is soon deleted."""
     return b"%d" % number * 9000
 
 
@@ -45,8 +45,8 @@ def push_cold(engine: JournalEngine) -> None:
 
 
 def go_round(engine: JournalEngine, answered: Callable[[int], object] = lambda number: None) -> None:
-    """Pushes messages that stay, and then others each of which is deleted with the push of the next, until all that
-    stays has been copied. answered: is told the number of each of these."""
+    """Pushes messages, each of which is deleted with the push of the next, until compaction has copied all messages
+    that stay. answered: is told the number of each of these messages."""
     push_cold(engine)
     store = engine._journal.store
     assert store is not None
@@ -70,7 +70,7 @@ def payloads(engine: JournalEngine, qid: str) -> list[bytes | None]:
 
 
 class Circle(ShortRun):
-    """Checks that the messages that stay and those that go are the same with and without the checkpoint."""
+    """Checks that a start finds the same messages with and without the checkpoint."""
 
     durability = Durability.ALWAYS
 
@@ -103,13 +103,13 @@ class Circle(ShortRun):
 
 
 class CircleBehind(Circle):
-    """Checks the circle with durability INTERVAL."""
+    """Checks the runs of `Circle` with durability INTERVAL."""
 
     durability = Durability.INTERVAL
 
 
 class CircleNotSynced(Circle):
-    """With NONE nothing is promised, but the server starts."""
+    """Checks that the server starts with durability NONE, which promises nothing more."""
 
     durability = Durability.NONE
 
@@ -118,7 +118,7 @@ _BLOCK = 4096
 _LARGEST = 1 << 17
 """Bytes of the largest segment."""
 _FULL = 800_000
-"""Bytes of the disk of the run: six of the largest segments and some small files."""
+"""Bytes of the run's disk: six of the largest segments and some small files."""
 _AMPLE = 4_000_000
 _LOTS = 10**6
 Held = dict[int, bytes]
@@ -126,10 +126,10 @@ Held = dict[int, bytes]
 
 
 class SmallDisk(RecordingDisk):
-    """Holds a given number of bytes of files, in whole blocks, and refuses more. Names and attributes take no room."""
+    """Holds a given number of bytes of files, in whole blocks, and refuses more. Names and attributes take no space."""
 
     def __init__(self, root: str, size: int | None = None) -> None:
-        """size: None: what is there now, so that no byte is free."""
+        """size: None: the size of the present files, so that no byte is free."""
         super().__init__(root)
         self._size = self._used() if size is None else size
 
@@ -153,7 +153,7 @@ class SmallDisk(RecordingDisk):
         return super()._pwrite(fd, data, offset)
 
     def _require(self, fd: int, end: int) -> None:
-        """OSError: the file has no room to reach so far."""
+        """Raises OSError if the disk cannot hold the file up to that end."""
         grows = _in_blocks(end) - _in_blocks(os.fstat(fd).st_size)
         if grows > 0 and grows > self.free_bytes(self.root):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -164,16 +164,19 @@ def _in_blocks(size: int) -> int:
 
 
 class FullDisk(ShortRun):
-    """Pushes are refused on a full disk, deletes and compaction take what the pool keeps for them, the server stops and
-    is killed in between, and at the end pushes work again. Whatever a power loss leaves, a start on a disk without a
-    free byte has what was answered; and deletes work there. With room, pushes work, and the pool is whole."""
+    """Checks a full disk: pushes are refused, deletes and compaction use what the pool keeps for them, the server stops
+    and is killed in between, and at the end pushes work again.
+
+    After any power loss, a start on a disk without a free byte has what was answered, and deletes work. With free
+    space, pushes work, and the pool is whole.
+    """
 
     every = False
-    """True if all variants are played at each point."""
+    """Whether all variants are played at each point."""
 
     def __init__(self, directory: Path) -> None:
         self.held: list[Held] = [{}]
-        """The content of the queue after so many steps; at first there is no queue."""
+        """The content of the queue after each step; at first there is no queue."""
         with _small_segments():
             super().__init__(directory)
 
@@ -218,8 +221,8 @@ class FullDisk(ShortRun):
         return True
 
     def _delete_most(self) -> None:
-        """Deletes ten of each twelve messages one by one, first without upkeep. Now and then the server stops, or is
-        killed; a producer tries again."""
+        """Deletes ten of each twelve messages one by one, first without upkeep. Now and then the server stops or is
+        killed, and a producer tries a push."""
         mids = list(self.held[-1])
         for number, mid in enumerate(mids):
             if number % 12 >= 10:
@@ -256,11 +259,11 @@ class FullDisk(ShortRun):
         return super().wanted()[:: 1 if self.every else 3]
 
     def _variants(self, number: int) -> tuple[str, ...]:
-        """One in turn: there are two starts after each."""
+        """Returns one variant, in turn: each needs two starts."""
         return self.variants if self.every else (VARIANTS[(number + number // 4) % 4],)
 
     def look(self, root: str, image: Image, answered: int) -> None:
-        """With nothing answered, the first start may not be over, for which a disk needs room."""
+        """Looks at an image. If nothing was answered, the first start may not be over, which needs free space."""
         disk = SmallDisk(root, None if answered else _AMPLE)
         engine = _open(disk)
         held = _look(engine)
@@ -283,7 +286,8 @@ class FullDisk(ShortRun):
 
 
 def _pool_is_whole(engine: Engine) -> bool:
-    """Tells whether the pool has what is kept for deletes and compaction; not before the first write since a start."""
+    """Tells whether the pool has the bytes for deletes and compaction. Before the first write since a start it may lack
+    them."""
     journal = engine._journal  # type: ignore[attr-defined]
     return bool(journal.room._pool.is_whole(journal.store.log.segments.largest))
 

@@ -1,4 +1,4 @@
-"""Short recorded runs of what belongs to a journal: see `ShortRun`."""
+"""Short recorded runs of the parts of a journal: each is a `ShortRun`."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ from support.storage.engines import JournalEngine, ManualClock
 
 
 class Checkpoints(ShortRun):
-    """Two checkpoints, one after the other: there is always the one or the other, whole."""
+    """Checks two checkpoints, one after the other: at any time one of them is there, whole."""
 
     def run(self, disk: RecordingDisk) -> None:
         for number in (1, 2):
@@ -49,8 +49,8 @@ class Checkpoints(ShortRun):
 
 
 class Behind(ShortRun):
-    """Pushes to an engine with durability INTERVAL, which are durable when they have been synced behind, or when it has
-    closed."""
+    """Checks pushes to an engine with durability INTERVAL: they are durable after `background_sync`, or after the
+    engine has closed."""
 
     def __init__(self, directory: Path, kind: type[FilesEngine] | type[JournalEngine]) -> None:
         self.kind = kind
@@ -83,8 +83,8 @@ class Behind(ShortRun):
 
 
 class Resumed(ShortRun):
-    """A server was killed when a segment had its name and nothing said yet that it was begun. The next one begins
-    another segment: whatever is left of that, a start is not refused."""
+    """Checks a start after a kill that came when a segment had its name, and no record said yet that it was begun. The
+    new server begins another segment; whatever a power loss leaves of both, a start is not refused."""
 
     def __init__(self, directory: Path) -> None:
         self.built = directory / "built"
@@ -122,7 +122,7 @@ class Resumed(ShortRun):
 
 
 class LockRefusingDisk(RecordingDisk):
-    """Has no room for the number in the file `lock`; it can be taken back."""
+    """A disk without space for the number in the file `lock`."""
 
     refused: str | None = None
     """The operation that fails: `_pwrite` or, every second time, `fdatasync`."""
@@ -144,8 +144,8 @@ class LockRefusingDisk(RecordingDisk):
 
 
 class TakenBack(ShortRun):
-    """A segment gets its name, and then has to give it back: the one before it goes on, and what is pushed there is
-    there after a power loss."""
+    """Checks a segment that gets its name and then has to lose it again: the earlier segment goes on, and its pushes
+    are there after a power loss."""
 
     def __init__(self, directory: Path, operation: str) -> None:
         self.operation = operation
@@ -198,8 +198,8 @@ def small_pool() -> Iterator[None]:
 
 
 class SetAside(ShortRun):
-    """A start cuts off the torn end of the last segment, and keeps it in a file: that is whole, and there once it was
-    said."""
+    """Checks a start that cuts off the torn end of the last segment and keeps the end in a file: the file is whole, and
+    there once the log has named it."""
 
     def __init__(self, directory: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -229,8 +229,8 @@ class SetAside(ShortRun):
 
 
 class Repairs(ShortRun):
-    """The repair of a damaged journal: a server starts and has everything that is whole, or asks for the repair again;
-    no segment is lost."""
+    """Checks the repair of a damaged journal: a server starts and has everything that is whole, or asks for the repair
+    again; no segment is lost."""
 
     def __init__(self, directory: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -247,7 +247,7 @@ class Repairs(ShortRun):
         super().__init__(directory)
 
     def _prepare(self, journal: Journal) -> None:
-        """Does more to the journal before it is damaged."""
+        """Changes the journal before it is damaged."""
 
     def run(self, disk: RecordingDisk) -> None:
         shutil.copytree(self.journal.root, disk.root, dirs_exist_ok=True)
@@ -262,7 +262,7 @@ class Repairs(ShortRun):
         return pick_up(str(self.journal.root), ordered=ordered)
 
     def _variants(self, number: int) -> tuple[str, ...]:
-        """One in turn: a start and a repair take long."""
+        """Returns one variant, in turn: a start and a repair take long."""
         return (VARIANTS[number % 4],)
 
     def look(self, root: str, image: Image, answered: int) -> None:
@@ -282,8 +282,8 @@ class Repairs(ShortRun):
 
 
 class RepairsWithFiles(Repairs):
-    """Repairs a journal with messages of a queue whose name is lost: they are files once a server starts. What an
-    interrupted repair has set aside may have a part of them."""
+    """Repairs a journal with messages of a queue whose name is lost: they are files once a server starts. The directory
+    that an interrupted repair has set aside may have a part of them."""
 
     def _prepare(self, journal: Journal) -> None:
         session = Session(journal.root)

@@ -1,9 +1,10 @@
 """Finds out which syncs of the storage no test needs: leaves one out of a recorded log, and plays all power losses.
 
-The calls that make something durable are found in the source. A call is known by its file, its function and what it
-calls, so that a change elsewhere in the file does not rename it. A sync belongs to all calls on the way to it: the
-fdatasync in a function is one place, and each call of that function is another, as each may be needed for itself. The
-source is never changed: a record knows the calls of each operation, and is played without those of one call.
+The calls that make something durable are found in the source. A call is known by its file, its function and the
+function that it calls, so that a change elsewhere in the file does not rename it. A sync belongs to all calls on the
+way to it: the fdatasync in a function is one place, and each call of that function is another, because each may be
+needed for itself. The source is never changed: a record knows the calls of each operation, and is played without those
+of one call.
 """
 
 import ast
@@ -70,14 +71,15 @@ _SYNCS = frozenset(
 )
 """The functions that make something durable, beside those that take an argument `sync`."""
 _PASS_IT_ON = frozenset({"__init__", "store_for", "lease_store_for", "in_sidecars"})
-"""The functions that take an argument `sync` and make nothing durable themselves; nor does any class."""
+"""The functions that take an argument `sync` and make nothing durable themselves. No class makes anything durable
+itself."""
 _NAMES = frozenset({"rename", "link"})
 """The functions that give a file that was written its durable name."""
 _FLAGS = frozenset({"O_DSYNC", "O_SYNC"})
 
 
 class _Finder(ast.NodeVisitor):
-    """Collects the places of one file. found: lines (first, last), and the name of the place."""
+    """Collects the places of one file. found: first and last line, and the name of each place."""
 
     def __init__(self, path: str, tree: ast.Module) -> None:
         self._path = path
@@ -139,13 +141,13 @@ def _by_file() -> dict[str, list[tuple[int, int, str]]]:
 
 
 def all_places() -> list[str]:
-    """The places of all calls in the storage, in the order of its files. Those of the commands in `tools` are left
-    out: a command that a power loss has ended is given again, and test_convert_power_loss.py plays that."""
+    """Returns the places of all calls in the storage, in the order of its files. Leaves out the commands in `tools`: a
+    command that a power loss has ended is run again, and test_convert_power_loss.py plays that."""
     return [name for places in _by_file().values() for _, _, name in places]
 
 
 def places_on_the_way() -> tuple[str, ...]:
-    """The places that are being called just now, the innermost first."""
+    """Returns the places that are being called just now, the innermost first."""
     return tuple(_places_of(sys._getframe(1)))
 
 
@@ -162,7 +164,7 @@ NOTHING_DONE = Entry("left_out", ())
 
 
 def without_sync(log: list[Entry], place: str) -> list[Entry]:
-    """The syncs of a place are not done, and O_DSYNC is not asked for."""
+    """Returns the log without the syncs of a place, and without O_DSYNC there."""
 
     def left(entry: Entry) -> Entry:
         if place not in entry.places:
@@ -177,7 +179,8 @@ def without_sync(log: list[Entry], place: str) -> list[Entry]:
 
 
 def in_place(log: list[Entry], place: str) -> list[Entry]:
-    """Makes what a place gives a name to under that name from the beginning, instead of under a temporary one."""
+    """Returns the log with files written under their final names from the beginning, instead of under temporary
+    ones."""
     log = list(log)
     for number, entry in enumerate(log):
         if place in entry.places and entry.kind in ("rename", "link"):
@@ -215,7 +218,7 @@ def _next_unlink(log: list[Entry], begin: int, path: str) -> int:
 
 
 def not_at_all(log: list[Entry], place: str) -> list[Entry]:
-    """Leaves out both the writes of a place into an open file and its syncs."""
+    """Returns the log without the writes of a place into an open file, and without its syncs."""
     return [NOTHING_DONE if place in entry.places and entry.kind in SYNCS | {"write"} else entry for entry in log]
 
 
@@ -227,7 +230,7 @@ WAYS: dict[str, Callable[[list[Entry], str], list[Entry]]] = {
 
 
 def removable(log: list[Entry]) -> Iterator[tuple[str, str]]:
-    """A place that can be left out of a log, and the way."""
+    """Yields each place that can be left out of a log, with a way of leaving it out."""
     found: dict[tuple[str, str], None] = {}
     for number, entry in enumerate(log):
         if not entry.places:
@@ -243,7 +246,7 @@ def removable(log: list[Entry]) -> Iterator[tuple[str, str]]:
 
 SHORT = {**OF_JOURNALS, **OF_FILES}
 Removal = tuple[str, str]
-"""A place, and the way in which what it does is left out."""
+"""A place, and the way in which it is left out."""
 
 
 class Checks(ABC):
@@ -252,19 +255,19 @@ class Checks(ABC):
     log: list[Entry]
 
     takes_long = False
-    """True if it takes a minute until they do not find anything."""
+    """Whether the checks take a minute when they find nothing."""
 
     @abstractmethod
     def finds(self, alter: Alter, directory: Path) -> bool:
-        """Tells whether they fail once what is recorded has been altered."""
+        """Tells whether the checks fail once the record has been altered."""
 
     def removals(self, directory: Path) -> set[Removal]:
-        """Returns what the run does that can be left out."""
+        """Returns what can be left out of the run."""
         return set(removable(self.log))
 
 
 def first_change(log: list[Entry], altered: list[Entry]) -> int:
-    """The first entry that is not as it was; behind the last one if there is none."""
+    """Returns the index of the first entry that differs, the length of the log if none does."""
     return next((at for at, (one, other) in enumerate(zip(log, altered, strict=True)) if one is not other), len(log))
 
 
@@ -408,8 +411,8 @@ def fails(check: Callable[..., object], *args: object, **named: object) -> bool:
 
 
 def all_checks(directory: Path) -> dict[str, Callable[[], Checks]]:
-    """Returns the checks by name, the quick ones first; each records its run when it is called. directory: for what
-    they need."""
+    """Returns the checks by name, the quick ones first; each records its run when it is called. directory: for their
+    files."""
 
     def empty() -> Path:
         return Path(tempfile.mkdtemp(dir=directory))

@@ -33,7 +33,7 @@ class Figures:
         return {each.labels[label]: each.value for each in chosen}
 
     def get(self, name: str, **labels: str) -> float:
-        """Returns one figure; 0 if it is not there."""
+        """Returns one figure, 0 for a missing one."""
         return sum(each.value for each in self.all if (each.name, each.labels) == (name, labels))
 
     def requests(self, operation: str) -> dict[str, float]:
@@ -82,7 +82,7 @@ needs_promtool = pytest.mark.skipif(
 
 
 def promtool(*arguments: str, given: str = "") -> str:
-    """Runs promtool, which must find nothing wrong. Returns what it says."""
+    """Runs promtool, which must not complain. Returns its output."""
     done = subprocess.run(
         ["promtool", *arguments], input=given, capture_output=True, text=True, timeout=60, check=False
     )
@@ -91,7 +91,7 @@ def promtool(*arguments: str, given: str = "") -> str:
 
 
 class Alertmanager:
-    """Takes what Prometheus reports. `fired` waits for the report of an alert."""
+    """Receives the alerts that Prometheus reports. `fired` waits for one."""
 
     def __init__(self) -> None:
         reports: queue.Queue[list[dict[str, Any]]] = queue.Queue()
@@ -112,7 +112,7 @@ class Alertmanager:
         self._thread.start()
 
     def fired(self, name: str, within: float = 60) -> dict[str, Any]:
-        """Waits until an alert is reported. queue.Empty if it is not."""
+        """Waits until an alert is reported. Raises queue.Empty if it is not reported in time."""
         until = time.monotonic() + within
         while True:
             for alert in self._reports.get(timeout=max(until - time.monotonic(), 0.001)):
@@ -127,8 +127,9 @@ class Alertmanager:
 
 @contextlib.contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[Alertmanager]:
-    """Runs the real Prometheus, which scrapes the page at `target` every second, by our configuration but for the
-    times, and reports alerts. One more alert, `Scraped`, is reported once it has seen the server up."""
+    """Runs the real Prometheus, which scrapes the page at `target` every second, with the project's configuration
+    except for its times, and reports alerts. One more alert, `Scraped`, is reported once Prometheus has seen the server
+    up."""
     shutil.copy(ALERTS, folder / "alerts.yml")
     (folder / "scraped.yml").write_text("groups: [{name: t, rules: [{alert: Scraped, expr: qs_up == 1}]}]\n")
     alertmanager = Alertmanager()

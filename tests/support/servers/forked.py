@@ -1,6 +1,7 @@
 """Starts Python programs as forks of a process that has imported their modules already: a start takes a tenth of the
-processor time, most of which goes into imports. What runs is a process of its own, with its own id, arguments,
-environment and standard streams, to be stopped or killed like any other. This file is run in the process that forks."""
+processor time, most of which goes into imports. The program runs in a process of its own, with its own id, arguments,
+environment and standard streams, and is stopped or killed like any other. This file is run in the process that
+forks."""
 
 import gc
 import json
@@ -17,11 +18,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 _ORDER = 1 << 17
-"""Bytes that an order may have: arguments and the environment."""
+"""Bytes of the largest order: arguments and the environment."""
 
 
 class ForkedProcess:
-    """A process that `Forking.start` has started, as `subprocess.Popen` shows one. stdout: its output."""
+    """A process that `Forking.start` has started, with the interface of `subprocess.Popen`. stdout: its output."""
 
     def __init__(self, forking: "Forking", pid: int, stdout: BinaryIO) -> None:
         self._forking = forking
@@ -38,7 +39,8 @@ class ForkedProcess:
             return self.returncode
 
     def wait(self, timeout: float) -> int:
-        """Sleeps until the process ends, and returns its exit code. timeout: seconds; subprocess.TimeoutExpired."""
+        """Sleeps until the process ends, and returns its exit code. timeout: seconds. Raises
+        subprocess.TimeoutExpired."""
         if self.poll() is None:
             descriptor = os.pidfd_open(self.pid)
             try:
@@ -53,12 +55,12 @@ class ForkedProcess:
         return code
 
     def send_signal(self, sig: int) -> None:
-        """Sends nothing to a process that has ended: another may have its id."""
+        """Sends a signal, unless the process has ended: another process may have its id."""
         if self.poll() is None:
             os.kill(self.pid, sig)
 
     def until_stopped(self) -> None:
-        """Waits until SIGSTOP, which was sent, has stopped it."""
+        """Waits until the process, which was sent SIGSTOP, has stopped."""
         self._forking.await_stop(self.pid)
 
     def terminate(self) -> None:
@@ -69,7 +71,7 @@ class ForkedProcess:
 
 
 class Forking:
-    """The process that has imported some modules, and forks. It ends with the tests' process."""
+    """A process that has imported some modules, and forks. It ends with the tests' process."""
 
     def __init__(self, *modules: str) -> None:
         self._lock = threading.Lock()  # some tests start servers in threads
@@ -82,8 +84,8 @@ class Forking:
             )
 
     def start(self, script: Path, *arguments: str, log: BinaryIO, **variables: str) -> ForkedProcess:
-        """Runs a script in a new process, with the environment and the directory of now, and without an input. log: a
-        file for its stderr; variables: are added to the environment."""
+        """Runs a script in a new process, with the present environment and directory, and without an input. log: a file
+        for its stderr; variables: are added to the environment."""
         given = {"argv": [str(script), *arguments], "environ": {**os.environ, **variables}, "cwd": os.getcwd()}
         reading, writing = os.pipe()
         with open(os.devnull, "rb") as nothing, open(writing, "wb") as stdout:
@@ -110,7 +112,7 @@ class Forking:
         self._ask({"stops": pid})
 
     def end(self) -> None:
-        """Ends the process that forks, not those that it has started."""
+        """Ends the process that forks, and leaves alone the processes that it has started."""
         self._orders.close()
         self._process.wait()
 
@@ -132,8 +134,8 @@ _forking: dict[tuple[str, ...], Forking] = {}
 
 
 def forking(*modules: str) -> Forking:
-    """Returns the process that forks for these modules, one in a test process for each of the settings that Python
-    itself looks at when it starts, as a fork cannot."""
+    """Returns the process that forks for these modules. A test process has one for each combination of the settings
+    that Python itself reads when it starts, because a fork cannot change them."""
     key = *modules, *sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("PYTHON"))
     if key not in _forking:
         _forking[key] = Forking(*modules)
@@ -141,13 +143,14 @@ def forking(*modules: str) -> Forking:
 
 
 def end_forking() -> None:
-    """Ends all of them."""
+    """Ends all processes that fork."""
     while _forking:
         _forking.popitem()[1].end()
 
 
 def _serve(orders: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Answers orders until there are no more: None. In a process forked from this one, returns its order."""
+    """Answers orders until there are no more, and returns None. In a process forked from this one, returns the
+    process's order."""
     while True:
         data, descriptors, _, _ = socket.recv_fds(orders, _ORDER, 3)
         if not data:

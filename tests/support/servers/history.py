@@ -15,7 +15,7 @@ PEER = "127.0.0.1:4711"
 
 
 class FaultyDisk(Disk):
-    """Room for `room` bytes more (None: any number), and errors for the operations that `faults` names."""
+    """Takes `room` bytes more (None: any number), and fails the operations that `faults` names."""
 
     def __init__(self) -> None:
         self.room: int | None = None
@@ -54,7 +54,7 @@ class FaultyDisk(Disk):
 
 
 class Folder(HistoryFolder):
-    """Says when a file has been finished."""
+    """A folder for lifecycle records, which tells when a file has been finished."""
 
     def __init__(self, path: str, disk: Disk, keep: int | None = None) -> None:
         super().__init__(path, disk, keep)
@@ -80,7 +80,7 @@ class Bench:
         self.history.begin(PEER)
 
     def push(self, *mids: int, qid: str = "q") -> None:
-        """Pushes these in a batch."""
+        """Pushes these messages in a batch."""
         for mid in mids:
             self.history.note("pushed", qid, mid, 10, 0)
         self.history.commit()

@@ -1,8 +1,8 @@
 """The server without sockets: memory streams, a clock that tests move, an engine on a real directory.
 
-Durability `none` does everything in the loop, without threads, so that time can jump; what is about commits in the
-thread is tested in real time. Of a stream in memory, one side can do without waiting what a socket that is ready does
-at once; the other has the interface of trio's streams.
+Durability `none` does everything in the loop, without threads, so that time can jump; commits in the thread are tested
+in real time. The server's end of a memory stream has the calls of a ready socket, which never wait; the client's end
+has the interface of trio's streams.
 """
 
 import os
@@ -77,7 +77,7 @@ class Pipe:
         return bool(self._held) or self._ended
 
     def take(self, most: int) -> bytes:
-        """Returns at least one byte, or none at the end. Raises BlockingIOError when there is nothing yet."""
+        """Returns at least one byte, or none at the end. Raises BlockingIOError when no byte has come."""
         if not self.is_ready:
             raise BlockingIOError
         data = bytes(self._held[:most])
@@ -94,14 +94,14 @@ class Pipe:
         return self.take(most)
 
     def forget(self) -> None:
-        """Marks that nobody reads any more."""
+        """Marks that nobody reads the pipe any more."""
         self._forgotten = True
         self._held.clear()
         self._note()
 
 
 class Stream(trio.abc.HalfCloseableStream):
-    """One side."""
+    """One end of a connection in memory."""
 
     def __init__(self, coming: Pipe, going: Pipe) -> None:
         self.coming = coming
@@ -138,14 +138,13 @@ EPOCH = 1_760_000_000_000_000
 
 
 class MemoryListener(trio.abc.Listener[Stream]):
-    """Gives the server what `connect` made."""
+    """Gives the server the connections that `connect` has made."""
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[Stream](float("inf"))
 
     def connect(self, *, lockstep: bool = False) -> Stream:
-        """Returns the client's side of a new connection. lockstep: whatever is sent is waited for until it has been
-        read."""
+        """Returns the client's end of a new connection. lockstep: each sender waits until its bytes have been read."""
         ours, theirs = stream_pair(lockstep=lockstep)
         self._send.send_nowait(theirs)
         return ours
@@ -158,8 +157,7 @@ class MemoryListener(trio.abc.Listener[Stream]):
 
 
 class MemoryHub(Hub):
-    """Sweeps as the other does; which of its readers are ready it is told by their pipes. A reader of anything else is
-    read as the other does it."""
+    """A hub whose connections are ready when their pipes say so. Other readers are read as the hub's base does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +204,8 @@ class MemoryHub(Hub):
 
 
 class MemoryTransport(Transport):
-    """A stream in memory, read by a hub. What a pipe in lockstep is given waits until it has been read."""
+    """A transport over a stream in memory, read by a hub. Bytes for a pipe in lockstep wait until they have been
+    read."""
 
     def __init__(self, stream: Stream, hub: MemoryHub) -> None:
         super().__init__(hub, "memory")
@@ -259,7 +258,7 @@ def adopt(stream: Stream, hub: Hub, channel: TlsChannel | None = None) -> Transp
 
 
 class Client:
-    """One side of a stream, line by line."""
+    """A client's end of a stream, read line by line."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -283,19 +282,19 @@ class Client:
         return [await self.line() for _ in range(count)]
 
     async def ask(self, *documents: str) -> str:
-        """Returns the answer to the last of the documents."""
+        """Sends the documents. Returns the answer to the last one."""
         await self.send(*documents)
         return (await self.lines(len(documents)))[-1]
 
     async def rest(self) -> list[str]:
-        """Returns what comes until the server closes."""
+        """Returns everything that comes until the server closes."""
         lines = []
         while line := await self.line():
             lines.append(line)
         return lines
 
     async def nothing_yet(self) -> bool:
-        """Tells whether no answer has come, once nobody has anything left to do."""
+        """Waits until nobody has anything left to do. Tells whether no answer has come by then."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look)
             await trio.testing.wait_all_tasks_blocked()
@@ -310,7 +309,7 @@ class Client:
 
 
 class Serving:
-    """A running server. `connect` gives a client; `root` is the directory of the queues."""
+    """A running server. `connect` returns a client; `root` is the directory of the queues."""
 
     def __init__(self, server: QueueServer, listener: MemoryListener, root: Path, storage: FilesEngine) -> None:
         self.server = server
@@ -333,8 +332,8 @@ async def serving(
     queues: tuple[str, ...] = ("q",),
     access: Access | None = None,
 ) -> AsyncIterator[Serving]:
-    """Runs a server for the length of a with block, with these queues, which anonymous clients may make if there is
-    an access file. At its end it is stopped as a signal would."""
+    """Runs a server for the length of a with block, with these queues, which anonymous clients may make if there is an
+    access file. At its end it is stopped as by a signal."""
     root.mkdir(exist_ok=True)
     options = ServerOptions(str(root), durability=durability, limits=limits or ServerLimits())
     storage = FilesEngine(str(root), clock=clock, durability=durability, disk=disk)
@@ -363,7 +362,7 @@ async def serving(
 
 
 def clock_of(mock: trio.testing.MockClock) -> Callable[[], int]:
-    """Returns the server's clock, moved by trio's. (trio.current_time() cannot be asked from a thread.)"""
+    """Returns the server's clock, which trio's clock moves. (trio.current_time() cannot be asked from a thread.)"""
     return lambda: EPOCH + round(mock.current_time() * 1_000_000)
 
 
@@ -379,13 +378,13 @@ class FillableDisk(Disk):
 
 
 def response(op: str, body: str, req: str = "") -> str:
-    """Returns an answer, exactly, but for its resp."""
+    """Returns an answer byte for byte, except for its resp."""
     correlation = f' req="{req}"' if req else ""
     return f'<qs xmlns="{NS}" type="response"{correlation} resp="…"><op><{op}/></op>{body}</qs>\r\n'
 
 
 def plain(line: str) -> str:
-    """Returns the line without what is different each time."""
+    """Returns the line without the parts that differ each time."""
     return re.sub(' resp="[0-9a-f]{64}"', ' resp="…"', line)
 
 
@@ -394,5 +393,5 @@ async def exactly(client: Client, document: str, op: str, body: str) -> None:
 
 
 def source(storage: Engine) -> FetchedSource:
-    """Returns an engine as subscriptions see it."""
+    """Returns the source of messages that subscriptions take from an engine."""
     return FetchedSource(storage, Remotes())

@@ -1,6 +1,6 @@
 """The programs of qs as real processes: on a free port, known to be ready, ended by their own id.
 
-A test waits for what a process writes (`until`), and counts how often one wakes up.
+A test waits for what a process writes (`until`), or counts how often a process wakes up.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ _ANY = _MODIFY | CREATE | MOVED_FROM | MOVED_TO | DELETE
 
 
 def until(condition: Callable[[], object], *directories: Path, within: float = WITHIN) -> None:
-    """Returns once the condition holds. It is asked at once, and again when a file in one of the directories has been
-    made, written, renamed or removed: each change that it waits for has to be followed by one of those. AssertionError
-    after `within` seconds."""
+    """Returns once the condition holds. The condition is asked at once, and again when a file in one of the directories
+    has been made, written, renamed or removed: such a change must follow whatever makes the condition true. Raises
+    AssertionError after `within` seconds."""
     watch = Inotify()
     try:
         for directory in directories:
@@ -64,8 +64,8 @@ class Address(Protocol):
 
 
 class Listening:
-    """A program as a process that listens, `name` in what is said of it, forked from one that has imported `modules`.
-    host and port are known once the constructor returns; `log()` is its stderr."""
+    """A program that listens, as a process forked from one that has imported `modules`. name: the program's name in
+    texts. host and port are known once the constructor returns; `log()` is its stderr."""
 
     name: str
     modules: Sequence[str]
@@ -78,7 +78,8 @@ class Listening:
         self.start()
 
     def start(self) -> None:
-        """Starts it, or starts it again after it has ended: on the same port, with the same flags and the same log."""
+        """Starts the program, or starts it again after it has ended: on the same port, with the same flags and the same
+        log."""
         with self._log.open("ab") as log:
             self.process = self._launch([*self._flags, "--port", str(self.port)], log)
         assert self.process.stdout is not None
@@ -90,26 +91,26 @@ class Listening:
         self.host, self.port = ready.group(1), int(ready.group(2))
 
     def _launch(self, flags: list[str], log: BinaryIO) -> "ForkedProcess | subprocess.Popen[bytes]":
-        """Starts the process. log: for its stderr; its stdout is a pipe."""
+        """Starts the process. log: the file for its stderr; its stdout is a pipe."""
         return forking(*self.modules).start(self._script, *flags, log=log)
 
     def log(self) -> str:
         return self._log.read_text()
 
     def until_logged(self, text: str, times: int = 1) -> None:
-        """Waits until the text is in its log, so often."""
+        """Waits until the text is in the log `times` times."""
         until(lambda: self.log().count(text) >= times, self._log.parent)
 
     def connect(self, timeout: float = 20) -> socket.socket:
         return socket.create_connection((self.host, self.port), timeout)
 
     def kill(self) -> None:
-        """kill -9, at once."""
+        """Ends the process at once, with SIGKILL."""
         self.process.kill()
         self.wait()
 
     def stop(self, sig: int = signal.SIGTERM) -> int:
-        """Asks it to stop, and gives its exit code."""
+        """Sends a signal that stops the process. Returns its exit code."""
         self.process.send_signal(sig)  # Popen sends nothing to a process that has ended
         return self.wait()
 
@@ -128,20 +129,19 @@ class ServerProcess(Listening):
     modules = ("qs_server.main.queue_server", "qs_server.main.server")
 
     def __init__(self, root: Path, *flags: str, port: int = 0, log: Path | None = None) -> None:
-        """log: where its stderr goes, None for beside the root."""
+        """log: the file for its stderr, None for one beside the root."""
         self.root = root
         log = log or root.parent / f"{root.name}.log"
         super().__init__(SCRIPT, ("--root", str(root), *flags), port, log)
 
     def until(self, condition: Callable[[], object], within: float = WITHIN) -> None:
-        """Waits until a condition holds that changes with the queues, or with what those of the journal hold. within:
-        seconds."""
+        """Waits until a condition holds that changes with the files in the directories of the queues or of the journal.
+        within: seconds."""
         until(condition, self.root, self.root / ".journal", within=within)
 
 
 def run_server(*flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Runs `queue-server.py` with flags with which it ends by itself. variables: of the environment, beside those of
-    now."""
+    """Runs `queue-server.py` with flags with which it ends by itself. variables: added to the present environment."""
     return forking(*ServerProcess.modules).run(SCRIPT, *flags, **variables)
 
 
@@ -160,7 +160,7 @@ class Wire:
     """A connection to a server, line by line."""
 
     def __init__(self, server: Listening, connected: socket.socket | None = None) -> None:
-        """connected: to the server already."""
+        """connected: a socket that is connected to the server already."""
         self.server = server
         self.socket = connected or server.connect()
         self._lines = self.socket.makefile("rb")
@@ -173,7 +173,7 @@ class Wire:
         return self._lines.readline().decode()
 
     def ask(self, *documents: str | bytes) -> str:
-        """Returns the answer to the last of the documents."""
+        """Sends the documents. Returns the answer to the last one."""
         self.send(*documents)
         return [self.line() for _ in documents][-1]
 
@@ -189,7 +189,7 @@ class Wire:
 
 
 class Gone(Exception):  # noqa: N818 - it is what happens, not a fault
-    """The server has been killed."""
+    """Raised when the server has been killed."""
 
 
 class MortalWire:
@@ -239,8 +239,8 @@ _numbers = itertools.count(1)
 
 
 def lasting_port() -> int:
-    """Returns a free port for what is killed and started again. Not one that the system gives to connections: such a
-    port may be taken meanwhile, even by the very client that tries to reach it."""
+    """Returns a free port for a program that is killed and started again. The port is not one that the system gives to
+    outgoing connections: such a port may be taken meanwhile, even by the very client that tries to reach it."""
     with contextlib.suppress(OSError, ValueError):
         least = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
         for _ in range(100):
@@ -253,7 +253,8 @@ def lasting_port() -> int:
 class BusProcess(Listening):
     """`queue-bus.py` as a process.
 
-    server: what it is a client of, which need not run; log: a file, if the server has no root for it to stand beside.
+    server: its queue server, which need not run; log: a file, if the server has no root beside which the log could
+    stand.
     """
 
     name = "bus"
@@ -283,8 +284,7 @@ def bus_serving(server: Address, *flags: str, port: int = 0, log: Path | None = 
 
 
 def wakeups(pid: int) -> int:
-    """Returns how often the threads of a process have gone to sleep of their own accord: once for each time they woke
-    up."""
+    """Returns how often the threads of a process have gone to sleep by themselves, which is how often they woke up."""
     count = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         lines = status.read_text().splitlines()
@@ -293,7 +293,7 @@ def wakeups(pid: int) -> int:
 
 
 def polling(seconds: float) -> subprocess.Popen[bytes]:
-    """Starts a process that wakes up again and again. It has begun when this returns."""
+    """Starts a process that wakes up again and again. Returns when the process has begun."""
     program = f"import time; print(flush=True)\nwhile True: time.sleep({seconds})"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -302,8 +302,8 @@ def polling(seconds: float) -> subprocess.Popen[bytes]:
 
 
 def settled(*pids: int, seconds: float = 0.4, tries: int = 25) -> None:
-    """Waits until they have finished what they were at: none of them has woken up for so long. RuntimeError when that
-    does not come, as with something that polls more often."""
+    """Waits until none of the processes has woken up for that many seconds. Raises RuntimeError when that does not
+    happen, as with a process that polls more often."""
     for _ in range(tries):
         if not any(woken(seconds, *pids)):
             return
@@ -311,7 +311,7 @@ def settled(*pids: int, seconds: float = 0.4, tries: int = 25) -> None:
 
 
 def woken(seconds: float, *pids: int) -> list[int]:
-    """Returns how often each of them wakes up in so many seconds."""
+    """Returns how often each of the processes wakes up in that many seconds."""
     before = [wakeups(pid) for pid in pids]
     time.sleep(seconds)
     return [wakeups(pid) - count for pid, count in zip(pids, before, strict=True)]

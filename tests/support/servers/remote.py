@@ -1,4 +1,4 @@
-"""A queue server over a real memcached and moto's SQS, which stands behind what can fail."""
+"""A queue server over a real memcached and moto's SQS. Faults can be put in front of both."""
 
 import contextlib
 import queue
@@ -25,7 +25,7 @@ class Elsewhere:
     """The other servers, and how to start a queue server that uses them."""
 
     def __init__(self, memcached: Memcached, log: Path, sqs: FaultySqs) -> None:
-        """log: the memcached's."""
+        """log: memcached's log."""
         self.memcached = memcached
         self._log = log
         self.sqs = sqs
@@ -34,7 +34,7 @@ class Elsewhere:
         self.begin()
 
     def begin(self) -> None:
-        """Servers that are started from now on have names of their own at SQS."""
+        """Gives names of their own at SQS to the servers that are started from now on."""
         self.prefix = f"{uuid.uuid4().hex[:8]}-"
 
     def _seen(self, operation: str, parameters: dict[str, Any]) -> None:
@@ -51,8 +51,8 @@ class Elsewhere:
 
     @contextlib.contextmanager
     def waited_at(self, storage: str, times: int = 1) -> Iterator[None]:
-        """Waits, at the end of the block, until the queue server has waited for messages there so many times more
-        than before."""
+        """Waits, at the end of the block, until the queue server has waited for messages of that storage `times` times
+        more than before."""
         if storage == "memcached":
             before = self._gets()
             yield
@@ -75,8 +75,8 @@ class Elsewhere:
 
 @contextlib.contextmanager
 def elsewhere_serving(moto: SqsServer) -> Iterator[Elsewhere]:
-    """Runs a memcached, and something that can fail before moto, for the length of a with block, and credentials for
-    the servers that are started in it."""
+    """Runs memcached, and a proxy with faults before moto, for the length of a with block, with credentials for the
+    servers that are started in the block."""
     with (
         pytest.MonkeyPatch.context() as environment,
         tempfile.TemporaryDirectory() as folder,

@@ -1,4 +1,4 @@
-"""Plays systemd for a server, and a machine with systemd as a page about the services shows it."""
+"""Plays systemd for a server, and a machine with systemd for the page about the services."""
 
 import contextlib
 import fcntl
@@ -18,7 +18,7 @@ from support.console import Console, Step
 from support.servers.processes import PROJECT, READY_WITHIN
 
 _HIGH = 100
-"""A descriptor from which on none of the handed over ones is."""
+"""A number above all descriptors that are handed over."""
 _EXEC = (
     "import os, sys\n"
     "for number, descriptor in enumerate(sys.argv[1].split(','), 3):\n"
@@ -26,14 +26,15 @@ _EXEC = (
     "os.environ['LISTEN_PID'] = str(os.getpid())\n"
     "os.execv(sys.argv[2], sys.argv[2:])\n"
 )
-"""Runs in the child between fork and exec: only there its process id is known."""
+"""Runs in the child between fork and exec, because only there the process id is known."""
 
 
 class PlayedSystemd:
-    """Starts one service, again and again. sockets: open all the time; pid: of the service that runs."""
+    """Starts one service, again and again. sockets: stay open all the time; pid: the process id of the running
+    service."""
 
     def __init__(self, folder: Path, sockets: Sequence[socket.socket] = (), *, abstract: bool = False) -> None:
-        """folder: for the notify socket and the log. abstract: the notify socket has no file."""
+        """folder: holds the notify socket and the log. abstract: the notify socket has no file."""
         self.sockets = sockets
         self.log = folder / "service.log"
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -44,7 +45,7 @@ class PlayedSystemd:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, command: Sequence[str], **environ: str) -> None:
-        """Starts the service, with these variables too. Does not wait until it is ready."""
+        """Starts the service, with these variables added. Does not wait until it is ready."""
         passed = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _HIGH) for each in self.sockets]
         if passed:
             names = ":".join(f"socket{number}" for number in range(len(passed)))
@@ -63,20 +64,21 @@ class PlayedSystemd:
             os.close(descriptor)
 
     def hear(self, within: float = READY_WITHIN) -> dict[str, str]:
-        """Returns the next thing that the service reports. TimeoutError if it reports nothing for so many seconds."""
+        """Returns the next thing that the service reports. Raises TimeoutError if it reports nothing in that many
+        seconds."""
         self._notify.settimeout(within)
         lines = self._notify.recv(4096).decode().splitlines()
         return dict(line.split("=", 1) for line in lines)
 
     def hear_all(self) -> list[dict[str, str]]:
-        """Returns what it has said by now, and nobody has heard."""
+        """Returns everything that the service has reported and `hear` has not returned."""
         heard = []
         while select.select([self._notify], [], [], 0)[0]:
             heard.append(self.hear())
         return heard
 
     def until(self, name: str, value: str = "1") -> dict[str, str]:
-        """Returns what the service says when it says this, of itself; other things before it are passed over."""
+        """Waits until the service reports this name and value, skipping other reports. Returns the report."""
         until = time.monotonic() + READY_WITHIN
         while True:
             said = self.hear(until - time.monotonic())
@@ -88,7 +90,7 @@ class PlayedSystemd:
         self.process.send_signal(number)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Ends the service. Its exit code."""
+        """Ends the service with a signal. Returns its exit code."""
         self.send_signal(number)
         assert self.process is not None
         return self.process.wait(READY_WITHIN)
@@ -98,7 +100,7 @@ class PlayedSystemd:
         return int(re.findall(r"^listening on .*:(\d+)$", self.log.read_text(), re.MULTILINE)[-1])
 
     def close(self) -> None:
-        """Ends what runs."""
+        """Ends the running service."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
             self.process.wait(READY_WITHIN)
@@ -127,12 +129,12 @@ chown() { :; }
 systemd-sysusers() { :; }
 rm() { command rm "$@"; hash -r; }
 """
-"""Shell functions for commands that need root; the last line lets the shell forget where commands were."""
+"""Shell functions for commands that need root. The last line makes the shell forget where it found commands."""
 
 
 class Machine(Console):
-    """A console in which /etc, /opt and /var are folders of its own, and nobody needs to be root. `systemctl` starts
-    the programs of the units that have been copied to /etc/systemd/system, with sockets that are always open."""
+    """A console in which /etc, /opt and /var are folders of its own, and no command needs root. `systemctl` starts the
+    programs of the units that have been copied to /etc/systemd/system, with sockets that are always open."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -148,7 +150,7 @@ class Machine(Console):
             self._services[name] = PlayedSystemd(folder / name, [listening])
 
     def _point_to_services(self) -> None:
-        """Commands from now on mean the services, and so do the settings in /etc/qs."""
+        """Makes the commands from now on use the services, and the settings in /etc/qs."""
         port, bus_port = (self._sockets[name].getsockname()[1] for name in ("qs-server", "qs-bus"))
         self.point_to(port)
         self.bus_port = str(bus_port)
@@ -157,7 +159,7 @@ class Machine(Console):
             settings.write_text(self._hide(settings.read_text().replace(str(self.folder), "")))
 
     def run(self, step: Step) -> str:
-        """Returns what the command prints."""
+        """Runs a command. Returns its output."""
         if step.command.startswith(_SYSTEMCTL):
             self._systemctl(*shlex.split(step.command.removeprefix(_SYSTEMCTL)))
             return ""
@@ -191,7 +193,7 @@ class Machine(Console):
                 service.until("READY")
 
     def close(self) -> None:
-        """Ends all that was started."""
+        """Ends all processes that were started."""
         for service in self._services.values():
             service.close()
         for listening in self._sockets.values():

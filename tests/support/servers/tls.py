@@ -1,6 +1,4 @@
-"""TLS for tests: certificates, made by the command openssl; servers, and pairs of ends; what speaks to
-them.
-"""
+"""TLS for tests: certificates made by the command openssl, servers, pairs of connected sockets, and clients."""
 
 import socket
 import ssl
@@ -40,14 +38,14 @@ class Certificate:
         return path
 
     def locked_key(self) -> str:
-        """Returns the key as PEM, with a password."""
+        """Returns the key as PEM, encrypted with a password."""
         path = self.key.with_suffix(".locked")
         _openssl("pkey", "-in", self.key, "-aes256", "-passout", "pass:secret", "-out", path)
         return path.read_text()
 
 
 class Authority:
-    """A private CA in a directory. `cert` is the file that others trust."""
+    """A private CA in a directory. `cert` is the file for clients that trust the CA."""
 
     def __init__(self, folder: Path, name: str = "qs tests CA") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,8 +60,8 @@ class Authority:
     def sign(
         self, *names: str, common: str = "", days: int = 365, use: str = "serverAuth,clientAuth", rsa: bool = False
     ) -> Certificate:
-        """Makes a certificate. names: as openssl has them, "DNS:localhost"; common: its common name, none if empty;
-        days: negative ones for a certificate that has expired; use: what it may be used for."""
+        """Makes a certificate. names: in openssl's form, "DNS:localhost"; common: its common name, none if empty; days:
+        negative ones for a certificate that has expired; use: its extended key usage."""
         self._count += 1
         base = self.folder / f"{self._count}"
         made = Certificate(base.with_suffix(".pem"), base.with_suffix(".key"))
@@ -80,7 +78,7 @@ class Authority:
         return made
 
     def trusting(self, certificate: Certificate | None = None) -> ssl.SSLContext:
-        """Returns a client's context that trusts this CA alone. certificate: is shown to servers that ask for one."""
+        """Returns a client's context that trusts this CA alone. certificate: the one it shows to servers that ask."""
         context = ssl.create_default_context(cafile=str(self.cert))
         if certificate is not None:
             context.load_cert_chain(certificate.cert, certificate.key)
@@ -92,7 +90,7 @@ _EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 @cache
 def _kept() -> TemporaryDirectory[str]:
-    """Returns a directory that is there until the test run ends."""
+    """Returns a directory that lasts until the test run ends."""
     return TemporaryDirectory(prefix="qs-certificates-")
 
 
@@ -104,12 +102,12 @@ def authority(name: str = "qs tests CA") -> Authority:
 
 @cache
 def local() -> Certificate:
-    """Returns a certificate for a server on loopback, of qs tests CA."""
+    """Returns a certificate of the tests' CA for a server on loopback."""
     return authority().sign(*LOCAL)
 
 
 def serving_context(certificate: Certificate | None = None, clients_of: Authority | None = None) -> ssl.SSLContext:
-    """Returns a server's context. clients_of: asks for client certificates of this CA."""
+    """Returns a server's context. clients_of: the CA of the client certificates that it asks for."""
     certificate = certificate or local()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.cert, certificate.key)
@@ -120,7 +118,7 @@ def serving_context(certificate: Certificate | None = None, clients_of: Authorit
 
 
 class TlsEnd:
-    """A blocking socket of a client with TLS, as far as tests use one."""
+    """A blocking client socket with TLS, with the methods that tests use."""
 
     def __init__(self, connected: socket.socket, channel: TlsChannel) -> None:
         self.socket = connected
@@ -128,7 +126,7 @@ class TlsEnd:
 
     @classmethod
     def connect(cls, process: Listening) -> "TlsEnd":
-        """Connects to a process, and completes the handshake."""
+        """Connects to a process and completes the handshake."""
         end = cls(process.connect(), TlsChannel(authority().trusting(), host="localhost"))
         while not end.channel.established:
             end.socket.sendall(end.channel.take())
@@ -142,14 +140,14 @@ class TlsEnd:
         return len(data)
 
     def recv(self, most: int) -> bytes:
-        """Returns some plaintext, however much, or b"" at the end."""
+        """Returns some plaintext, of any length, or b"" at the end."""
         while not self.channel.ended:
             if plain := self.channel.receive(self.socket.recv(65536)):
                 return plain
         return b""
 
     def shutdown(self, how: int) -> None:
-        """Ends this side, as TLS does it. The socket stays open for writing."""
+        """Ends this side's TLS stream. The socket stays open for writing."""
         assert how == socket.SHUT_WR
         self.channel.close()
         self.socket.sendall(self.channel.take())
@@ -187,7 +185,7 @@ def channels(version: str = "TLSv1_3") -> tuple[TlsChannel, TlsChannel]:
 
 
 def connected(tls: str | None) -> tuple[socket.socket, TlsChannel | None, "socket.socket | TlsEnd"]:
-    """Returns a socket for a transport, its channel, and the other end. tls: None, or a version as Python names it."""
+    """Returns a socket for a transport, its channel, and the other end. tls: None, or a version in Python's form."""
     ours, theirs = socket.socketpair()
     if tls is None:
         return ours, None, theirs
@@ -196,7 +194,7 @@ def connected(tls: str | None) -> tuple[socket.socket, TlsChannel | None, "socke
 
 
 class Reading:
-    """Keeps what comes from a transport, for the test. failed: the error with which reading ended, None without one."""
+    """Keeps the bytes of a transport for the test. failed: the error with which reading ended, None without one."""
 
     def __init__(self, transport: Transport) -> None:
         self.failed: Exception | None = None
@@ -214,7 +212,7 @@ class Reading:
         self._changed.set()
 
     async def some(self) -> bytes:
-        """Takes out what one read gave, none at the end of the stream. Raises the error with which reading ended."""
+        """Takes out the bytes of one read, none at the end of the stream. Raises the error with which reading ended."""
         while not self.parts:
             if self.failed is not None:
                 raise self.failed
@@ -223,7 +221,7 @@ class Reading:
         return self.parts.pop(0)
 
     async def bytes(self, count: int) -> bytes:
-        """Takes out as many bytes, which have to be the end of one read."""
+        """Takes out that many bytes, which have to end with the end of a read."""
         got = b""
         while len(got) < count:
             got += await self.some()
@@ -232,14 +230,13 @@ class Reading:
 
 
 PING = '<qs xmlns="http://purl.oclc.org/DEFUZE/qs"><op><ping/></op></qs>\n'
-"""A request that both the server and the bus answer, each in its way."""
+"""A request that both the server and the bus answer, differently."""
 WITHIN = 30
 """Seconds that a command may take."""
 
 
 def tls_flags(certificate: Certificate | None = None, clients_of: Authority | None = None) -> tuple[str, ...]:
-    """Returns the flags of a server or a bus with TLS. certificate: of the tests' CA, for loopback, if none is
-    given."""
+    """Returns the flags of a server or a bus with TLS. certificate: without one, the tests' CA's for loopback."""
     certificate = certificate or local()
     asks = () if clients_of is None else ("--tls-client-ca", str(clients_of.cert))
     return ("--tls-cert", str(certificate.cert), "--tls-key", str(certificate.key), *asks)
@@ -253,12 +250,12 @@ class TlsWire(Wire):
         super().__init__(process, context.wrap_socket(process.connect(), server_hostname="localhost"))
 
     def ask(self, *documents: str | bytes) -> str:
-        """Returns the answer to the last of the documents; without documents, sends a ping."""
+        """Sends the documents, a ping without any. Returns the answer to the last one."""
         return super().ask(*(documents or (PING,)))
 
 
 class OpenSslClient:
-    """`openssl s_client` with a connection, or what it says when it gets none."""
+    """`openssl s_client` over a connection, or its error if there is no connection."""
 
     def __init__(self, process: Listening, *flags: str | Path) -> None:
         command = ["openssl", "s_client", "-connect", f"{process.host}:{process.port}", *map(str, flags)]
@@ -266,7 +263,7 @@ class OpenSslClient:
         self._client = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def ask(self, document: str = PING) -> str:
-        """Returns the answer; empty if the connection ends."""
+        """Sends a document and returns its answer, an empty one if the connection ends."""
         assert self._client.stdin is not None
         assert self._client.stdout is not None
         try:
@@ -277,7 +274,7 @@ class OpenSslClient:
         return self._client.stdout.readline()
 
     def end(self) -> tuple[int, str]:
-        """Waits for the process, which ends if the connection does; returns its exit code and both outputs."""
+        """Waits for the process, which ends with its connection. Returns its exit code and both outputs."""
         try:
             out, errors = self._client.communicate(timeout=WITHIN)
         finally:
@@ -286,8 +283,8 @@ class OpenSslClient:
 
 
 def openssl(process: Listening, *flags: str | Path) -> tuple[str, int, str]:
-    """Connects, asks once, and ends: the answer, exit code, and what else was said. Trusts the tests' CA alone, and
-    wants the server to be localhost."""
+    """Connects with openssl, asks once, and ends. Returns the answer, the exit code, and the rest of the output. Trusts
+    the tests' CA alone, and expects the server to be localhost."""
     common = ("-quiet", "-no_ign_eof", "-CAfile", authority().cert, "-verify_return_error", "-verify_hostname")
     client = OpenSslClient(process, *common, "localhost", *flags)
     answer = client.ask()
@@ -295,7 +292,7 @@ def openssl(process: Listening, *flags: str | Path) -> tuple[str, int, str]:
 
 
 def speak_raw(process: Listening, data: bytes) -> bytes:
-    """Sends bytes, and returns what comes until the other side closes."""
+    """Sends bytes. Returns everything that comes until the other side closes."""
     with process.connect() as connected:
         connected.sendall(data)
         got = b""
@@ -308,7 +305,7 @@ def speak_raw(process: Listening, data: bytes) -> bytes:
 
 
 def hello(version: tuple[int, int]) -> bytes:
-    """Returns a ClientHello as programs sent it that knew nothing later than this version: (3, 0) is SSL 3."""
+    """Returns a ClientHello of a program that knows no later version than this one: (3, 0) is SSL 3."""
     suites = b"\x00\x2f\x00\x35\x00\x05\x00\x0a\xc0\x09\xc0\x13"
     body = bytes(version) + bytes(range(32)) + b"\0" + len(suites).to_bytes(2, "big") + suites + b"\x01\x00"
     handshake = b"\x01" + len(body).to_bytes(3, "big") + body
@@ -316,7 +313,7 @@ def hello(version: tuple[int, int]) -> bytes:
 
 
 def half_handshake(process: Listening) -> socket.socket:
-    """Yields a connection whose handshake has begun and does not go on."""
+    """Yields a connection whose handshake has begun and does not continue."""
     connected = process.connect()
     connected.sendall(hello((3, 3))[:-1])
     return connected

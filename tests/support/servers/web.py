@@ -28,7 +28,7 @@ class WebProcess(Listening):
     modules = ("qs_web.command", "qs_web.serving")
 
     def __init__(self, folder: Path, server: Address, *flags: str, port: int = 0) -> None:
-        """folder: where its stderr goes."""
+        """folder: the one for its stderr."""
         super().__init__(SCRIPT, ("--server", f"{server.host}:{server.port}", *flags), port, folder / "web.log")
 
     @property
@@ -54,13 +54,13 @@ def visitor(web: WebProcess) -> httpx.Client:
 
 INSTALL = "apt install chromium chromium-driver"
 NAME = "queues.example"
-"""A name that leads to this machine, and is to browsers a machine like any other."""
+"""A name that resolves to this machine; browsers treat it as any other machine."""
 WITHIN = 20.0
 """Seconds within which what a test waits for has to be on the page."""
 
 
 def missing() -> str:
-    """Returns what has to be installed, "" if all is there."""
+    """Returns the names of programs that have to be installed, "" if none is missing."""
     found = shutil.which("chromium") and shutil.which("chromedriver")
     return "" if found else f"the tests in a real browser need Chromium: {INSTALL}"
 
@@ -122,7 +122,7 @@ class Chromium:
         element.send_keys(text)
 
     def until(self, condition: Callable[[], object]) -> object:
-        """Waits until a condition holds, and returns what it returns. It may fail while the page changes."""
+        """Waits until a condition holds, and returns its value. The condition may fail while the page changes."""
         wait = WebDriverWait(
             self.driver, WITHIN, poll_frequency=0.05, ignored_exceptions=(WebDriverException, LookupError)
         )
@@ -140,7 +140,7 @@ class Chromium:
         return self.driver.execute_script(script, *arguments)
 
     def errors(self) -> list[str]:
-        """Returns what the browser has complained about: scripts, policies, resources."""
+        """Returns the browser's complaints: about scripts, policies, resources."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
 
@@ -148,7 +148,7 @@ class Chromium:
 def chromium(
     url: str, width: int = 1280, height: int = 900, *, dark: bool = False, script: bool = True
 ) -> Iterator[Chromium]:
-    """Runs a browser for the length of a with block. url: of the page, without a slash at the end."""
+    """Runs a browser for the length of a with block. url: the page's address, without a slash at the end."""
     window = Chromium(url, width, height, dark=dark, script=script)
     try:
         yield window

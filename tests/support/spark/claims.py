@@ -1,6 +1,6 @@
-"""A queue with claims and staging in memory, and a client of it: what the server does, in the words of its contract.
+"""A queue with claims and staging in memory, and a client of it, with the server's contract.
 
-For unit tests of what stands above the client. That a real server does the same is what the integration tests show.
+It serves unit tests of the code above the client. Integration tests show that a real server does the same.
 """
 
 import builtins
@@ -22,7 +22,7 @@ def _bad(text: str) -> BadRequest:
 
 @dataclass
 class Ledger:
-    """The server's side. ready: payloads by mid; carries: the most messages of one answer."""
+    """The server's side. ready: payloads by mid; carries: the greatest number of messages of one answer."""
 
     ready: dict[int, bytes] = field(default_factory=dict)
     claims: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
@@ -43,14 +43,14 @@ class Ledger:
         return max([self.acknowledged.get(consumer, 0), *(seq for name, seq in self.claims if name == consumer)])
 
     def server(self, **options: Any) -> QueueConnection:
-        """A `QueueConnection` whose client is one of this queue; it never waits."""
+        """Returns a `QueueConnection` whose client is one of this queue; it never waits."""
         return QueueConnection(
             Options(QUEUE, **options), 1.0, lambda *_, **__: cast(QueueClient, LedgerClient(self)), sleep=lambda _: None
         )
 
 
 class LedgerClient:
-    """The methods of QueueClient that the pipeline uses. trouble: called before each, and may raise."""
+    """The methods of QueueClient that the pipeline uses. trouble: called before each method; may raise."""
 
     def __init__(self, ledger: Ledger, trouble: Callable[[str], None] = lambda _: None) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""A queue as tests of the pipeline have it, and a reader of archives that knows nothing of qs."""
+"""A queue for tests of the pipeline, and a reader of archives that knows nothing of qs."""
 
 import shutil
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Batches = dict[int, list[Row]]
 
 
 class SparkQueue:
-    """spark: with `qs` registered; client: of the server; name: the queue's."""
+    """spark: a session with `qs` registered; client: connected to the server; name: the queue's name."""
 
     def __init__(self, spark: SparkSession, client: QueueClient, name: str) -> None:
         self.spark = spark
@@ -62,19 +62,21 @@ class SparkQueue:
         frame.write.format("qs").mode("append").options(**self.options(**options)).save()
 
     def start_writing(self, frame: DataFrame, checkpoint: Path, **options: Any) -> StreamingQuery:
-        """Starts a stream into the queue, of what there is now."""
+        """Starts a stream into the queue, which ends with the present rows."""
         writer = frame.writeStream.format("qs").options(**self.options(**options))
         return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
 def start(frame: DataFrame, checkpoint: Path, each: Callable[[DataFrame, int], None], **trigger: Any) -> StreamingQuery:
-    """Starts a stream that gives its batches to a function; of what there is now, if no trigger says otherwise."""
+    """Starts a stream that gives its batches to a function. It ends with the present messages, unless a trigger says
+    otherwise."""
     writer = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
     return writer.trigger(**trigger or {"availableNow": True}).start()
 
 
 def drain(frame: DataFrame, checkpoint: Path, each: Callable[[int], None] = lambda _: None) -> Batches:
-    """Reads what there is now, and gives the batches that were read. each: called after a batch, with its number."""
+    """Reads the present messages, and returns the batches that were read. each: called after a batch, with its
+    number."""
     batches: Batches = {}
 
     def keep(batch: DataFrame, number: int) -> None:
@@ -86,7 +88,7 @@ def drain(frame: DataFrame, checkpoint: Path, each: Callable[[int], None] = lamb
 
 
 def finish(query: StreamingQuery) -> None:
-    """Waits until it has ended by itself; raises what it has ended with."""
+    """Waits until the query has ended by itself. Raises the error that has ended it."""
     try:
         assert query.awaitTermination(200), "the query does not end"
     finally:
@@ -94,7 +96,7 @@ def finish(query: StreamingQuery) -> None:
 
 
 def die_in(batch: int, frame: DataFrame, checkpoint: Path) -> list[Row]:
-    """Runs until the middle of a batch, which is planned and not finished. Returns its rows."""
+    """Runs until the middle of a batch, which is planned and not finished. Returns the batch's rows."""
     rows: list[Row] = []
 
     def die(found: DataFrame, number: int) -> None:
@@ -108,18 +110,18 @@ def die_in(batch: int, frame: DataFrame, checkpoint: Path) -> list[Row]:
 
 
 def told(error: BaseException) -> PipelineError:
-    """Returns what an exception of Spark's says, as the command tells it."""
+    """Returns the text of an exception of Spark's in the command's form."""
     return from_text(str(error))
 
 
 def uncommit(checkpoint: Path, batch: int) -> None:
-    """Makes a checkpoint what it is when the driver is killed after a batch was written, and before that is noted."""
+    """Makes a checkpoint look as after a kill of the driver between the writing of a batch and the note about it."""
     (checkpoint / "commits" / str(batch)).unlink()
     (checkpoint / "commits" / f".{batch}.crc").unlink()
 
 
 def copy(checkpoint: Path) -> Path:
-    """Makes a copy of a checkpoint as it is now."""
+    """Makes a copy of a checkpoint in its present state."""
     return Path(shutil.copytree(checkpoint, checkpoint.with_name(f"{checkpoint.name}-copy")))
 
 
@@ -140,7 +142,7 @@ def parquet(directory: Path) -> list[Path]:
 
 
 def asked(directory: Path, query: str) -> list[tuple[Any, ...]]:
-    """DuckDB's answer; the table is TABLE."""
+    """Returns DuckDB's answer to a query; the table is TABLE."""
     table = f"read_parquet('{directory}/queue=*/date=*/*.parquet', hive_partitioning = true)"
     with duckdb.connect() as connection:
         found: list[tuple[Any, ...]] = connection.sql(query.replace("TABLE", table)).fetchall()
@@ -148,14 +150,14 @@ def asked(directory: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 class MortalFiles(LocalFiles):
     """Files of a process that ends before its n-th change of them, or in the middle of several renames."""
 
     def __init__(self, root: str, lives: int) -> None:
-        """lives: changes that succeed."""
+        """lives: changes that succeed before the process ends."""
         super().__init__(root)
         self.lives = lives
 

@@ -1,4 +1,4 @@
-"""History records for tests of the report, and what is in them, told in plain Python."""
+"""History records for tests of the report, and their contents computed in plain Python."""
 
 import json
 import math
@@ -18,7 +18,7 @@ ENDS = ("dead", "redriven", "retired", "deleted")
 
 
 def line(seconds: float, event: str, queue: str, mid: int, receives: int | None, size: int | None = 10) -> Line:
-    """Returns an event so many seconds after the start."""
+    """Returns an event that many seconds after the start."""
     time = START + round(seconds * SECOND)
     return {
         "time": time, "event": event, "queue": queue, "mid": mid, "size": size, "receives": receives, "peer": "[::1]:7",
@@ -26,14 +26,14 @@ def line(seconds: float, event: str, queue: str, mid: int, receives: int | None,
 
 
 def write_lines(path: Path, lines: Iterable[Line | str]) -> None:
-    """Writes a record's lines as the server does; a text is written as it is."""
+    """Writes a record's lines in the server's form; a line that is a str is written unchanged."""
     texts = (each if isinstance(each, str) else json.dumps(each, separators=(",", ":")) for each in lines)
     path.write_text("".join(f"{text}\n" for text in texts), encoding="ascii")
 
 
 def random_record(events: int, seed: int) -> list[Line]:
-    """Lives of messages in three queues over some hours, in the order of what happened. Times are coarse, so that
-    much of what happens to a message happens at one time, as in a batch."""
+    """Returns the lives of messages in three queues over some hours, in order of time. Times are coarse, so that many
+    events of a message have the same time, as in a batch."""
     chance = random.Random(seed)
     lives = [_life(chance, mid) for mid in range(events // 4)]
     found = [(each["time"], mid, at, each) for mid, life in enumerate(lives) for at, each in enumerate(life)]
@@ -88,13 +88,14 @@ class Told:
     receives: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def depth(self, queue: str, until: int, lines: Iterable[Line]) -> int:
-        """Returns the depth of a queue just before that time."""
+        """Returns the depth of a queue just before the time `until`."""
         events = Counter(each["event"] for each in lines if each["queue"] == queue and each["time"] < until)
         return self.at_start[queue] + events["pushed"] - sum(events[name] for name in ENDS)
 
 
 def tell(lines: Sequence[Line]) -> Told:
-    """Goes through the lines in the order in which they happened. waits: microseconds, queue, mid, what ended it."""
+    """Computes the results from the lines, in order of time. waits: microseconds, queue, mid, and the event that ended
+    the wait."""
     told = Told()
     before: dict[tuple[str, int], Line] = {}
     for each in lines:
@@ -137,7 +138,7 @@ def percentile(values: Sequence[int], rank: float) -> float | None:
 
 
 def in_files(lines: Sequence[Line], folder: Path, count: int) -> Iterator[Path]:
-    """Writes the lines to so many files, in turn, as several servers would."""
+    """Writes the lines to `count` files, in turn, as several servers would."""
     for number in range(count):
         path = folder / f"history-20251121T1{number}0000.000000Z-0000000{number}.jsonl"
         write_lines(path, lines[number::count])

@@ -1,4 +1,5 @@
-"""A journal in small segments, left behind by a crash, for tests that damage it; and what an engine finds in one."""
+"""A journal in small segments that a crash has left, for tests that damage it; and readers of what an engine finds
+there."""
 
 import os
 import shutil
@@ -24,11 +25,11 @@ from support.storage.engines import EPOCH, LOTS, FaultyDisk, JournalEngine, Manu
 
 Asked = TypeVar("Asked")
 Picture = dict[str, dict[int, tuple[bytes | None, int]]]
-"""Of each queue, by id: payload, and how often it was received."""
+"""The messages of each queue, by id: payload, and count of receives."""
 
 
 def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 24 * 1024) -> None:
-    """Segments of that many bytes, as far as a frame does not need more."""
+    """Makes segments of that many bytes, except where a frame needs more."""
     for name, value in (("FIRST_SEGMENT", size), ("LARGEST_SEGMENT", size), ("SMALLEST", 0), ("SMALL_LOG", 0)):
         monkeypatch.setattr(pool, name, value)
     ticks = count()
@@ -37,7 +38,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch, size: int = 24 * 1024) -> No
 
 
 def small_places(monkeypatch: pytest.MonkeyPatch, bits: int = 16) -> None:
-    """Places with that many bits for the byte, so that a few KiB are as much as GiB are otherwise."""
+    """Makes places with that many bits for the byte, so that a few KiB stand for GiB."""
     for name, module in list(sys.modules.items()):
         if name.startswith("qs_storage.journal.") and hasattr(module, "SHIFT"):
             monkeypatch.setattr(module, "SHIFT", bits)
@@ -47,7 +48,7 @@ def small_places(monkeypatch: pytest.MonkeyPatch, bits: int = 16) -> None:
 
 
 class Segment(NamedTuple):
-    """A file of the journal, its frames and where they end."""
+    """A file of the journal, its frames and their ends."""
 
     path: str
     header: Header
@@ -57,7 +58,7 @@ class Segment(NamedTuple):
 
 
 class Recovered:
-    """Reads what a start takes up from the segments, record by record, each with its place, and changes nothing."""
+    """Reads the records that a start reads from the segments, each with its place in the log, and changes nothing."""
 
     def __init__(self, directory: str) -> None:
         """Reads the log of a journal. Raises JournalDamagedError if it is damaged."""
@@ -88,7 +89,7 @@ class Recovered:
 
 
 def segment_of(scan: Scan) -> Segment:
-    """Returns a segment with its frames, scanned anew."""
+    """Scans a segment again, and returns it with its frames."""
     starts = [start for start, _ in scan.frames(BLOCK, scan.header.first, None)]
     found = (frame_at(scan.data, start - FRAME_HEAD, scan.header.salt) for start in starts)
     return Segment(scan.path, scan.header, scan.data, [frame for frame in found if frame is not None], scan.gap)
@@ -100,7 +101,7 @@ def recover(directory: str) -> Recovered:
 
 
 class Session:
-    """An engine that can end as a process does that is killed."""
+    """An engine that can end like a killed process."""
 
     def __init__(self, root: Path, durability: Durability = Durability.ALWAYS, disk: FaultyDisk | None = None) -> None:
         self.disk = disk or FaultyDisk()
@@ -120,7 +121,7 @@ class Session:
         return mids
 
     def ask(self, request: Callable[[], Asked]) -> Asked:
-        """Runs a request, in a batch of its own if this one has no room for it. OSError."""
+        """Runs a request, in a batch of its own if the present batch lacks the bytes for it. Raises OSError."""
         try:
             return request()
         except NoRoomError as error:
@@ -128,13 +129,13 @@ class Session:
             return request()
 
     def receive(self, qid: str) -> int:
-        """Returns the id of what was received for a long time."""
+        """Receives one message for a long time, and returns its id."""
         [message] = self.engine.receive([qid], 1, 10**12, LOTS)
         self.engine.commit()
         return message.mid
 
     def make_dead_letter(self, mid: int, *, and_back: bool = False) -> None:
-        """Makes a message of `jobs` a dead letter, and moves that back if so asked."""
+        """Makes a message of `jobs` a dead letter. and_back: moves it back, too."""
         jobs = self.engine.queue("jobs")
         jobs.reject(Receipt(mid), "because")
         if and_back:
@@ -147,7 +148,7 @@ class Session:
         upkeep(self.engine, self.clock.now)
 
     def picture(self) -> Picture:
-        """Returns what there is when all delays and windows are over."""
+        """Returns the messages of all queues when all delays and windows are over."""
         engine = self.engine
         self.clock.now += 10**13
         engine.expire(10**6)
@@ -167,7 +168,7 @@ class Session:
 
 
 def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
-    """Makes some segments with a bit of everything, of which compaction has removed some."""
+    """Makes some segments with every kind of record, of which compaction has removed some."""
     root.mkdir()
     session = Session(root, durability)
     engine = session.engine
@@ -224,7 +225,7 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
 
 
 def start(root: Path) -> Picture:
-    """Returns what a server finds there. It is killed then. JournalDamagedError."""
+    """Starts a server, kills it, and returns the messages that it found. Raises JournalDamagedError."""
     session = Session(root)
     try:
         return session.picture()
@@ -233,7 +234,8 @@ def start(root: Path) -> Picture:
 
 
 class Journal(NamedTuple):
-    """The files of a journal that can be damaged and healed in place, and what is right."""
+    """The files of a journal that can be damaged and restored in place, and the messages that an undamaged one
+    holds."""
 
     root: Path
     picture: Picture
@@ -255,7 +257,7 @@ class Journal(NamedTuple):
         return to
 
     def written(self) -> Iterator[tuple[Path, range]]:
-        """Returns the places of the bytes of headers, frames' heads and records."""
+        """Returns the offsets of the bytes of headers, frames' heads and records."""
         for segment in self.recovered.segments:
             path = Path(segment.path)
             yield path, range(56)
@@ -264,7 +266,7 @@ class Journal(NamedTuple):
 
 
 def made(root: Path, durability: Durability = Durability.ALWAYS) -> Journal:
-    """Makes a journal: see `build`."""
+    """Makes a journal with `build`."""
     build(root, durability)
     journal = journal_at(root)
     assert len(journal.recovered.segments) >= 3
@@ -272,8 +274,8 @@ def made(root: Path, durability: Durability = Durability.ALWAYS) -> Journal:
 
 
 def build_recycled(root: Path) -> bytes:
-    """Builds a journal whose last segment was an older one before: the bytes of that stand behind its last frame.
-    Returns the bytes of the last segment as they were before its last frame, which is one message in three blocks."""
+    """Builds a journal whose last segment has reused an older one, whose bytes stand behind the last frame. Returns the
+    bytes of the last segment from before its last frame was written, which is one message in three blocks."""
     root.mkdir()
     session = Session(root)
     session.engine.create("orders", Options(storage="journal"))
@@ -299,7 +301,7 @@ def build_recycled(root: Path) -> bytes:
 
 
 def journal_at(root: Path) -> Journal:
-    """Takes the journal that a crash has left there as it is, as what is right."""
+    """Takes the journal that a crash has left there as undamaged."""
     shutil.copytree(root, f"{root}.copy")
     picture = start(Path(f"{root}.copy"))
     assert all(payload is not None for messages in picture.values() for payload, _ in messages.values())
@@ -308,7 +310,7 @@ def journal_at(root: Path) -> Journal:
 
 
 def with_old_format(root: Path) -> None:
-    """Makes a root with a journal as an earlier version has written it, whose queue `q` has a message."""
+    """Makes a root with a journal of an earlier version, whose queue `q` has a message."""
     directory, salt, parts = root / ".journal", b"saltsalt", b""
     directory.mkdir(parents=True)
     (root / "q").mkdir()
@@ -326,7 +328,7 @@ def with_old_format(root: Path) -> None:
 
 
 def flip(path: Path, at: int, bit: int) -> None:
-    """Flips a bit at that place; the same again restores it."""
+    """Flips a bit at an offset of the file; a second call restores it."""
     fd = os.open(path, os.O_RDWR)
     try:
         byte = os.pread(fd, 1, at)[0]
@@ -336,7 +338,7 @@ def flip(path: Path, at: int, bit: int) -> None:
 
 
 def middle_of(root: Path) -> tuple[Path, int]:
-    """Returns a file, and a place in the payload of the last message of its first frame that is followed by others."""
+    """Returns a file, and the offset of a payload's last byte in the frame in the middle of the file."""
     directory = f"{root}/.journal"
     segment = segment_of(open_segment(directory, numbers_in(directory, Disk())[0]))
     frame = segment.frames[len(segment.frames) // 2]

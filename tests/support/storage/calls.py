@@ -24,14 +24,14 @@ def listed(bench: Bench, state: State = State.ALL, qid: str = "q") -> list[int]:
 
 
 def count(bench: Bench, qid: str = "q") -> int:
-    """Returns how many messages the queue holds, in whatever state."""
+    """Returns how many messages the queue holds, in any state."""
     stats = bench.engine.queue(qid).stats()
     return stats.ready + stats.in_flight + stats.delayed
 
 
 def next_due(engine: Engine) -> int | None:
-    """Returns when something is due in a queue of the engine, None for never, and checks that the engine wants to be
-    called by then: it may say an earlier time, of a window that has ended early."""
+    """Returns when the next message of the engine is due, None for never. Checks that the engine wants to be called by
+    then: it may name an earlier time, that of a window that has ended early."""
     said = engine.effects().next_expiry
     queues: Any = [engine.queue(qid) for qid in engine.queues()]
     if not all(hasattr(queue, "next_expiry") for queue in queues):
@@ -42,14 +42,13 @@ def next_due(engine: Engine) -> int | None:
 
 
 def assert_due(bench: Bench, when: int) -> None:
-    """Checks that the engine expects the next message to become visible then, if it tells such things."""
+    """Checks that the engine expects the next message to become visible at that time, if it tells such times."""
     if Feature.TELLS not in bench.engine.cannot:
         assert next_due(bench.engine) == when
 
 
 def assert_arrived(bench: Bench, arrivals: dict[str, int] | None = None) -> None:
-    """Asserts that these messages have become visible since the last call, if the engine tells such things; None:
-    whichever they are."""
+    """Asserts that these messages (None: any) have become visible since the last call, if the engine tells arrivals."""
     if Feature.TELLS not in bench.engine.cannot:
         found = arrived(bench.engine)
         assert arrivals is None or found == arrivals
@@ -64,7 +63,7 @@ def hold(bench: Bench, *qids: str, count: int = 1000, visibility: int | None = N
 
 
 def fail(bench: Bench, qid: str = "q", times: int = 2) -> None:
-    """Receives all messages of the queue, and lets their windows end, so many times."""
+    """Receives all messages of the queue, and lets their windows end, `times` times."""
     for _ in range(times):
         bench.engine.receive([qid], 10, WINDOW, LOTS)
         bench.engine.commit()
@@ -121,7 +120,7 @@ def receive_and_commit(engine: Engine, count: int = 1000, window: int = 30 * SEC
 
 
 def crash(bench: Bench) -> Engine:
-    """Opens another process's engine on the disk of the first, which is not used any more."""
+    """Opens the engine of a new process on the disk of the first engine, which is not used any more."""
     bench.engine._watch.close()  # type: ignore[attr-defined]
     bench.engine._journal.close()  # type: ignore[attr-defined]
     bench.engine = bench.make(bench.clock)

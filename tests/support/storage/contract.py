@@ -1,4 +1,5 @@
-"""The benches of the contract: one for each engine, which skip a test that uses what the engine says that it cannot."""
+"""The benches of the contract: one for each engine. A test that uses a feature which the engine says it lacks is
+skipped."""
 
 import uuid
 from collections.abc import Callable
@@ -25,11 +26,11 @@ NEEDED: dict[str, Feature] = {
     "expire": Feature.TELLS,
     "effects": Feature.TELLS,
 }
-"""Methods of an engine or a queue, and the feature that each one is."""
+"""Methods of an engine or a queue, and the feature to which each belongs."""
 
 
 def needs(bench: Bench, *features: Feature) -> None:
-    """Skips the test when the engine says that it cannot one of them."""
+    """Skips the test when the engine says that it lacks one of these features."""
     for feature in features:
         if feature in bench.engine.cannot:
             _skip(bench.engine, feature)
@@ -44,8 +45,8 @@ def _lacking(name: str, feature: Feature) -> str:
 
 
 class _Guarded:
-    """An engine whose methods skip the test when they refuse what it says that it cannot. Another refusal is an error
-    as ever; and so is that there is no such queue, which has to come first."""
+    """An engine whose methods skip the test when they refuse a feature that the engine says it lacks. Another refusal
+    stays an error, and so does a missing queue, which has to be reported first."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -75,7 +76,7 @@ class _Guarded:
 
 
 class _GuardedQueue:
-    """A queue of a guarded engine."""
+    """The queue of an engine in `_Guarded`, with the same rule."""
 
     def __init__(self, guarded: _Guarded, queue: object) -> None:
         self._guarded = guarded
@@ -95,7 +96,7 @@ class RemoteAsEngine:
         return getattr(self.remote, name)
 
     def receive(self, *args: Any, held: bool = False) -> list[Message]:
-        """held: messages come back when their windows end."""
+        """held: a remote queue takes it and does nothing else: messages come back when their windows end."""
         return self.remote.receive(*args)
 
     def commit(self) -> Effects:
@@ -105,7 +106,7 @@ class RemoteAsEngine:
         return Effects({}, {}, None, None)
 
     def expire(self, count: int) -> None:
-        """Windows end at the other server."""
+        """Does nothing: windows end at the other server."""
 
     def refresh(self) -> None:
         """Does nothing: no changes of others are followed."""
@@ -121,8 +122,8 @@ def _asked_for(name: str, args: tuple[Any, ...]) -> Feature | None:
 
 
 class PassingClock(ManualClock):
-    """The time, for an engine that goes by another clock than ours. A test that asks what time it is, or sets it,
-    means to the microsecond, and is skipped."""
+    """The time, for an engine that uses another clock than the tests'. A test that asks for the time, or sets it, is
+    exact to the microsecond, and is skipped."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -131,7 +132,7 @@ class PassingClock(ManualClock):
         return micros()
 
     def tick(self) -> None:
-        """Does nothing: the storage does it by itself."""
+        """Does nothing: the storage's time moves on by itself."""
 
     @property
     def now(self) -> int:
@@ -143,7 +144,7 @@ class PassingClock(ManualClock):
 
 
 def unguarded(bench: Bench) -> Engine:
-    """Returns the engine itself, which refuses what it cannot."""
+    """Returns the engine itself, which refuses the features that it lacks."""
     return cast(_Guarded, bench.engine).engine
 
 
@@ -158,7 +159,7 @@ def guarded(make: Callable[[Callable[[], int]], Engine], clock: ManualClock | No
 
 
 def memcached_bench(root: Path, server: Memcached) -> Bench:
-    """Returns a bench over a memcached, with keys of its own."""
+    """Returns a bench over memcached, with keys of its own."""
     namespace = uuid.uuid4().hex
     return guarded(lambda clock: as_engine(engine_on(server, root=root, clock=clock, namespace=namespace)))
 

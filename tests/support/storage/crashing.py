@@ -1,7 +1,7 @@
-"""A journal engine for tests of what goes wrong: its disk refuses what a test says, it crashes and starts again.
+"""A journal engine for tests of faults: its disk refuses what a test says, and it crashes and starts again.
 
-What an engine has in memory of its log can be compared: before a batch and after it was taken back, or before the end
-of a process and after the next start.
+An engine's memory of its log can be compared: before a batch and after the batch was taken back, or before the end of a
+process and after the next start.
 """
 
 import errno
@@ -25,13 +25,13 @@ HOUR = 3600 * SECOND
 
 
 def segments_of(monkeypatch: pytest.MonkeyPatch, first: int, largest: int) -> None:
-    """Segments of so many bytes, as far as a frame does not need more."""
+    """Makes segments of these sizes, except where a frame needs more."""
     for name, size in (("FIRST_SEGMENT", first), ("LARGEST_SEGMENT", largest), ("SMALLEST", 4096), ("SMALL_LOG", 0)):
         monkeypatch.setattr(pool, name, size)
 
 
 class PickyDisk(FaultyDisk):
-    """Refuses operations on certain files. `create` is to open a file that may have to be made."""
+    """A disk that refuses operations on certain files. `create` is the opening of a file that may have to be made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,17 +40,17 @@ class PickyDisk(FaultyDisk):
         self._hooks: list[tuple[str, str, Callable[[], None]]] = []
 
     def refuse(self, operation: str, pattern: str, error: int = errno.ENOSPC, *, times: float = float("inf")) -> None:
-        """pattern: of paths, as a shell has it; of a rename it is the new one."""
+        """pattern: of paths, in the form of a shell; for a rename it is compared with the new path."""
         self._refusals.append((operation, pattern, error))
         self._left.append(times)
 
     def before(self, operation: str, pattern: str, action: Callable[[], None]) -> None:
-        """Calls that, once."""
+        """Calls the action before the next operation of that kind on such a file, once."""
         self._hooks.append((operation, pattern, action))
 
     @property
     def waiting(self) -> bool:
-        """Tells whether there are actions that were not called yet."""
+        """Tells whether there are actions that have not been called yet."""
         return bool(self._hooks)
 
     def disarm(self) -> None:
@@ -110,7 +110,7 @@ class Place:
     """A root directory and its engine. The clock moves on by 1 with each push, and otherwise only by hand."""
 
     def __init__(self, root: Path, durability: Durability = Durability.ALWAYS) -> None:
-        """root: is made."""
+        """root: a directory, which is made."""
         root.mkdir()
         self.root = root
         self.disk = PickyDisk()
@@ -126,22 +126,22 @@ class Place:
         )
 
     def leave(self) -> None:
-        """Ends the process as it is: its descriptors are closed, and nothing comes to rest."""
+        """Ends the process without a stop: its descriptors are closed, and nothing is written."""
         self.disk.crash()
         self.engine._watch.close()
 
     def crash(self) -> None:
-        """Ends the process as it is, and starts another one."""
+        """Ends the process without a stop, and starts another one."""
         self.leave()
         self.start()
 
     def restart(self) -> None:
-        """Stops cleanly, and starts."""
+        """Stops the engine cleanly, and starts it again."""
         self.engine.close()
         self.start()
 
     def restart_unfinished(self) -> None:
-        """Stops, which leaves messages in the journal, as it says, and starts."""
+        """Stops the engine, which says that it leaves messages in the journal, and starts it again."""
         with pytest.raises(UnfinishedError, match="stay in the journal, for the next start"):
             self.engine.close()
         self.start()
@@ -155,12 +155,12 @@ class Place:
         self.engine.commit()
 
     def ask_push(self, qid: str, *payloads: bytes, delay: int = 0) -> list[int]:
-        """Messages of a batch that goes on."""
+        """Pushes messages, and leaves the batch open."""
         self.clock.now += 1
         return self.engine.queue(qid).push([Draft(payload, delay) for payload in payloads])
 
     def push(self, qid: str, *payloads: bytes, delay: int = 0) -> list[int]:
-        """Messages of a batch of their own."""
+        """Pushes messages in a batch of their own."""
         mids = self.ask_push(qid, *payloads, delay=delay)
         self.engine.commit()
         return mids
@@ -172,7 +172,7 @@ class Place:
         return found
 
     def upkeep(self) -> bool:
-        """Does a piece of upkeep, and commits. Returns whether there was any."""
+        """Does a piece of upkeep, and commits. Tells whether there was any."""
         due = self.engine.effects().next_upkeep
         if due is None or due > self.clock.now:
             return False
@@ -214,14 +214,14 @@ class Place:
 
 
 def places(root: Path) -> Iterator[Place]:
-    """Yields, for a fixture, a place that is left as after a crash."""
+    """Yields, for a fixture, a place, and leaves it as a crash does at the end."""
     place = Place(root / "root")
     yield place
     place.leave()
 
 
 class LogSession:
-    """An engine over a root, whose log is looked into, and which can end as a process does that is killed."""
+    """An engine over a root that can end like a killed process, with access to its log."""
 
     def __init__(self, root: Path, durability: Durability = Durability.ALWAYS) -> None:
         self.root = root
@@ -236,12 +236,12 @@ class LogSession:
         )
 
     def kill(self) -> None:
-        """Ends as it is, and starts anew from the segments and the checkpoint that is there, if any."""
+        """Ends the process without a stop. Starts anew from the segments and the checkpoint, if there is one."""
         self.leave()
         self.start()
 
     def restart(self) -> None:
-        """Ends cleanly, with a checkpoint, and starts anew from that."""
+        """Ends cleanly, with a checkpoint, and starts anew from the checkpoint."""
         self.engine.close()
         self.start()
 
@@ -274,11 +274,11 @@ class LogSession:
         return maintenance.compaction
 
     def compact(self, upto: int | None = None) -> None:
-        """Gives up all segments up to this one, None for all but the last."""
+        """Compacts all segments up to this one, None for all but the last."""
         compact(self.engine, upto)
 
     def memory(self) -> dict[str, Any]:
-        """Returns all that is known of the messages, with their payloads, and the live bytes of each segment."""
+        """Returns everything in memory about the messages, their payloads, and the live bytes of each segment."""
         usage = self.store.usage
         queues = {qid: _memory_of(queue) for qid, queue in self.engine._journal.queues.items()}
         return {**queues, "live": {segment: usage.live[segment] for segment in usage.segments()}, "all": usage.total}

@@ -1,6 +1,5 @@
-"""Queues that are directories: the command qs-dir, the package dirq 1.8 beside an engine, and disks
-that let another process come in between.
-"""
+"""Queues that are directories: the command qs-dir, the package dirq 1.8 beside an engine, and disks that let another
+process come in between."""
 
 import json
 import os
@@ -36,7 +35,7 @@ DIRQ = ("dirq-simple", "dirq")
 
 
 def dir_tool(*words: object, stdin: bytes = b"", check: int | None = 0) -> "subprocess.CompletedProcess[str]":
-    """Runs it to its end: in this process, unless it is to read something. check: the exit code that it is to have,
+    """Runs the command to its end: in this process, unless it has to read from stdin. check: the expected exit code,
     None for any."""
     arguments = [str(word) for word in words]
     code, out, err = _in_a_process(arguments, stdin) if stdin else _here(arguments)
@@ -80,7 +79,7 @@ def start(*words: object, **options: Any) -> "subprocess.Popen[str]":
 
 
 def finish(process: "subprocess.Popen[str]", sig: int | None = None) -> tuple[int, str, str]:
-    """Returns exit code, stdout and stderr of a process that ends, or is ended by a signal."""
+    """Waits until a process ends, or ends it with a signal. Returns exit code, stdout and stderr."""
     if sig is not None:
         process.send_signal(sig)
     out, err = process.communicate(timeout=WITHIN)
@@ -89,7 +88,7 @@ def finish(process: "subprocess.Popen[str]", sig: int | None = None) -> tuple[in
 
 
 def listed(path: Path) -> list[dict[str, Any]]:
-    """Returns what `ls` says of each message."""
+    """Returns the line that `ls` prints for each message."""
     return [json.loads(line) for line in dir_tool("ls", path, "--json").stdout.splitlines()]
 
 
@@ -98,12 +97,12 @@ def states(path: Path) -> list[str]:
 
 
 def tree(path: Path) -> dict[str, tuple[int, int]]:
-    """Returns everything in a directory: its mode and time of change."""
+    """Returns the mode and time of change of everything in a directory."""
     return {str(found): (found.lstat().st_mode, found.lstat().st_mtime_ns) for found in path.rglob("*")}
 
 
 def original_dirq(path: Path, layout: str) -> Any:
-    """Returns the queue of the package dirq 1.8, and how it keeps a payload."""
+    """Returns the queue of the package dirq 1.8, and its way of writing a payload."""
     if layout == "dirq":
         return OriginalQueue(str(path), schema={"body": "string", "header": "table?"})
     return OriginalSimple(str(path))
@@ -114,7 +113,7 @@ def element(layout: str, text: str) -> Any:
 
 
 def age(path: Path, seconds: float) -> None:
-    """Makes a file or directory look as if nothing had happened to it for so long."""
+    """Makes a file or directory look unchanged for that many seconds."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 
@@ -127,7 +126,7 @@ class Root:
     """A root with queues, no server on it."""
 
     def __init__(self, root: Path, storage: str | None, disk: Disk | None = None) -> None:
-        """storage: of the queues, which are made; None: they are there."""
+        """storage: the one of the queues, which are made; None: the queues are there already."""
         self.root = root
         self.disk = FaultyDisk()
         self.used = disk or self.disk
@@ -161,7 +160,7 @@ class Root:
         return read_options(str(self.root / "q"), "?").storage
 
     def seen(self, qid: str = "q") -> Seen:
-        """Returns what a server shows of its messages, now and when all are visible."""
+        """Returns what a server shows of the queue's messages, now and when all are visible."""
         engine = self.open()
         try:
             for _ in engine.ingest_files(qid):
@@ -176,7 +175,7 @@ class Root:
             engine.close()
 
     def seen_by_a_start(self) -> Seen | str:
-        """Returns what `seen` returns, or "refused" if the start is refused with a hint at the command."""
+        """Returns the result of `seen`, or "refused" if the start is refused with a hint at the command."""
         try:
             return self.seen()
         except StorageError as error:
@@ -188,7 +187,7 @@ SCHEMA = {"body": "binary", "header": "table?"}
 
 
 class PresentClock:
-    """The time, and what the test has moved it on by: microseconds."""
+    """The present time, plus the microseconds by which the test has moved it on."""
 
     def __init__(self) -> None:
         self.ahead = 0
@@ -198,7 +197,7 @@ class PresentClock:
 
 
 class Foreign:
-    """Another program, with one interface to both of dirq's queues."""
+    """Another program, with one interface to both layouts of dirq's queues."""
 
     def __init__(self, layout: str, path: Path) -> None:
         self.layout = layout
@@ -216,7 +215,7 @@ class Foreign:
         return list(self.queue.names())
 
     def consume(self) -> list[bytes]:
-        """Removes everything that can be locked, and returns it."""
+        """Removes every element that can be locked, and returns the payloads."""
         found = []
         for name in self.names():
             if self.queue.lock(name):
@@ -231,7 +230,7 @@ def mid_of(name: str) -> int:
 
 @dataclass
 class Shared:
-    """A root with the queue `q`, an engine over it, and another program at that queue."""
+    """A root with the queue `q`, an engine over it, and another program that uses the queue."""
 
     layout: str
     root: Path
@@ -240,7 +239,7 @@ class Shared:
     foreign: Foreign
 
     def open(self, disk: Disk | None = None, clock: Callable[[], int] | None = None) -> DirectoriesEngine:
-        """Opens one more engine."""
+        """Opens a further engine."""
         return LAYOUTS[self.layout](
             str(self.root), clock=clock or self.clock, durability=Durability.ALWAYS, disk=disk or Disk()
         )
@@ -266,7 +265,7 @@ def sharing(layout: str, root: Path) -> Iterator[Shared]:
 
 
 class SteppingDisk(Disk):
-    """Before and after an operation it calls what a test has put there, once, with the operation's arguments."""
+    """Calls actions of the test before and after operations, each once, with the operation's arguments."""
 
     def __init__(self) -> None:
         self.before: dict[str, Callable[..., object]] = {}
@@ -310,11 +309,12 @@ class SteppingDisk(Disk):
 
 
 STEPS = ("open", "lstat", "directories_in", "rename", "link", "unlink", "mkdir", "rmdir", "setxattr")
-"""Operations that find something by its path: what happens elsewhere between two others makes no difference."""
+"""Operations that use a path: another program's change makes a difference before one of them, not between two
+others."""
 
 
 class PurgingDisk(Disk):
-    """Lets something happen after the n-th of those operations. Syncs nothing."""
+    """A disk that calls `happen` after step number `at`, one of `STEPS`. Syncs nothing."""
 
     def __init__(self) -> None:
         self.steps = 0

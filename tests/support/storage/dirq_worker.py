@@ -1,7 +1,8 @@
 """A process that adds to, empties and purges a directory of dirq: `dirq_worker.py KIND LAYOUT NAME DIRECTORY SECONDS`.
 
-KIND: `ours` or `original` (the package dirq 1.8). LAYOUT: `simple` or `schema`. It stops after SECONDS and prints JSON:
-`added` and `handled`, the payloads; `errors`, of the original: it raises when somebody purges beside it. Ours may not.
+KIND: `ours` or `original` (the package dirq 1.8). LAYOUT: `simple` or `schema`. The process stops after SECONDS and
+prints JSON: `added` and `handled`, the payloads; `errors`, of the original package: it raises when another process
+purges beside it. Our library may not.
 """
 
 import itertools
@@ -12,7 +13,8 @@ import time
 from typing import Any
 
 DIRECTORIES = 4
-"""Intermediate directories of the layout `simple`, at any time one of them: so purges find empty ones all the time."""
+"""Intermediate directories of the layout `simple`, of which one is in use at any time: so purges find empty ones all
+the time."""
 ELEMENTS = 6
 """Elements of an intermediate directory of the layout `schema`."""
 SCHEMA = {"body": "string", "header": "table?"}

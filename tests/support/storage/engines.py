@@ -31,7 +31,7 @@ LOTS = 1 << 40
 
 
 class ManualClock:
-    """Stands still until it is moved."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self, now: int = EPOCH) -> None:
         self.now = now
@@ -40,12 +40,12 @@ class ManualClock:
         return self.now
 
     def tick(self) -> None:
-        """Moves it on by 1."""
+        """Moves the clock on by 1."""
         self.now += 1
 
 
 class SteppedMachine:
-    """A machine whose clocks tests move: time passes for both, a step moves the wall clock alone."""
+    """A machine whose clocks tests move: time moves both, a step moves the wall clock alone."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -73,8 +73,8 @@ class SteppedMachine:
 
 
 class JournalEngine(directories.JournalEngine):
-    """The journal's engine, for tests without a broker: does what that would. It secures room before a batch, and ends
-    one for a request that does not fit in."""
+    """The journal's engine for tests without a broker. In the broker's place it secures free bytes before a batch, and
+    ends a batch for a request that does not fit in."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -105,7 +105,7 @@ class JournalEngine(directories.JournalEngine):
             self.secure()
 
     def next_batch(self, lacked: NoRoomError) -> None:
-        """Ends a batch, and begins one with what it lacked."""
+        """Ends a batch, and begins one with the bytes that the first one lacked."""
         self.commit()
         self.secure(lacked)
 
@@ -115,11 +115,11 @@ class JournalEngine(directories.JournalEngine):
 
 
 without_broker: dict[int, JournalEngine] = {}
-"""By the ids of their stores."""
+"""Engines without a broker, by the ids of their stores."""
 
 
 def _in_next_batch(kind: type, name: str) -> None:
-    """Has a method of queues without a broker end the batch if the request does not fit in."""
+    """Replaces a method of queues without a broker by one that ends the batch if the request does not fit in."""
     method = getattr(kind, name)
 
     def call(self: Any, *args: Any, **named: Any) -> Any:
@@ -158,7 +158,7 @@ class WithoutAttributes(Disk):
 
 
 class Crash(BaseException):
-    """The process has ended here."""
+    """Stands for the end of the process."""
 
 
 OPERATIONS = (
@@ -179,23 +179,23 @@ OPERATIONS = (
 
 
 class FaultyDisk(Disk):
-    """Fails when it is told to. Counts the calls that could fail, and knows which descriptors are open."""
+    """A disk that fails when it is told to. Counts the calls that could fail, and knows the open descriptors."""
 
     def __init__(self, *, attributes: bool = True) -> None:
         self.attributes = attributes
         self.calls = 0
         self.fail_at = 0
-        """The number of the call that fails, from 1; 0: none."""
+        """The number of the call that fails, from 1; 0 for none."""
         self.lasting = False
-        """True if all calls after it fail too, but for unlink: what makes room works on a full disk."""
+        """Whether all later calls fail too, except unlink: removing a file works on a full disk."""
         self.only: str | None = None
-        """An operation: other calls are neither counted nor fail."""
+        """An operation, None for all: other calls are neither counted nor fail."""
         self.error: Callable[[], BaseException] = Crash
         self.failed: list[str] = []
         self.descriptors: set[int] = set()
 
     def arm(self, at: int, error: int | type[BaseException], only: str | None = None, *, lasting: bool = False) -> None:
-        """Lets the at-th call from now on fail."""
+        """Makes the at-th call from now on fail."""
         self.calls, self.fail_at, self.only, self.lasting, self.failed = 0, at, only, lasting, []
         self.error = error if isinstance(error, type) else lambda: OSError(error, os.strerror(error))
 
@@ -203,7 +203,7 @@ class FaultyDisk(Disk):
         self.fail_at = 0
 
     def crash(self) -> None:
-        """Closes the files, as the end of a process does."""
+        """Closes all files, like the end of a process."""
         for fd in self.descriptors:
             os.close(fd)
         self.descriptors.clear()
@@ -286,7 +286,7 @@ _effects = DirectoriesEngine.effects
 
 
 def maintenance_of(engine: DirectoriesEngine) -> Maintenance:
-    """Returns what maintains the engine's log, which has to be open."""
+    """Returns the maintenance of the engine's log, which has to be open."""
     maintenance = engine._journal.maintenance
     assert maintenance is not None
     return maintenance
@@ -298,7 +298,7 @@ def checkpointed(engine: DirectoriesEngine) -> Position | None:
 
 
 def compact(engine: DirectoriesEngine, upto: int | None = None) -> None:
-    """Gives up all segments of the engine's log up to this one, None for all but the last."""
+    """Compacts all segments of the engine's log up to this one, None for all but the last."""
     journal = engine._journal
     store, room = journal.open(), journal.room
     assert room is not None
@@ -309,8 +309,8 @@ def compact(engine: DirectoriesEngine, upto: int | None = None) -> None:
 
 
 def overlooks_work(engine: DirectoriesEngine) -> bool:
-    """Tells whether the log's upkeep has work, or none, and has not noticed. Every test of an engine asks at each
-    commit, as only some states make the maintenance look. Changes nothing."""
+    """Tells whether the log's upkeep has work, or none, and has not noticed that. Every test of an engine asks at each
+    commit, because only some states make the maintenance look. Changes nothing."""
     maintenance = engine._journal.maintenance
     if maintenance is None or maintenance._running is not None or maintenance._store.log.failed is not None:
         return False
@@ -334,12 +334,13 @@ DirectoriesEngine.effects = _kept_effects  # type: ignore[method-assign] # whoev
 
 
 def arrived(engine: Engine) -> dict[str, int]:
-    """Returns the queues in which messages have become visible since the last call, and how many are visible now."""
+    """Returns the queues in which messages have become visible since the last call, each with its number of visible
+    messages."""
     return _take(engine, 0)
 
 
 def failed(engine: Engine) -> dict[tuple[str, int], OSError]:
-    """Returns the pushes that came to nothing since the last call, by queue and first id."""
+    """Returns the pushes that have failed since the last call, by queue and first id."""
     return _take(engine, 1)
 
 
@@ -353,7 +354,7 @@ def _take(engine: Engine, which: int) -> Any:
 
 @dataclass
 class Bench:
-    """An engine, how to make it again, and the clock it goes by."""
+    """An engine, the function that makes it, and its clock."""
 
     make: Callable[[Callable[[], int]], Engine]
     clock: ManualClock = field(default_factory=ManualClock)
@@ -362,7 +363,7 @@ class Bench:
         self.engine = self.make(self.clock)
 
     def reopen(self) -> Engine:
-        """Closes the engine and makes it again over what it left."""
+        """Closes the engine and makes a new one over the same directory."""
         self.engine.close()
         self.engine = self.make(self.clock)
         return self.engine
@@ -373,7 +374,7 @@ class Bench:
         return qid
 
     def push(self, *payloads: bytes, qid: str = "q", delay: int = 0) -> list[int]:
-        """Messages of one push each, visible and durable. The clock moves on by 1 each."""
+        """Pushes messages, each on its own, visible and durable. The clock moves on by 1 for each."""
         mids: list[int] = []
         for payload in payloads:
             mids += self.engine.queue(qid).push([Draft(payload, delay)])
@@ -385,12 +386,12 @@ class Bench:
 def files_engine(
     durability: Durability, disk: Callable[[], Disk] = Disk, *, kind: type[DirectoriesEngine] = FilesEngine
 ) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
-    """disk: called for each engine; kind: what makes it."""
+    """Returns a function that makes an engine. disk: called for each engine; kind: the engine's class."""
     return lambda root: lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk())
 
 
 class CompactingEngine(JournalEngine):
-    """Does all upkeep at once, after each commit."""
+    """An engine that does all upkeep at once, after each commit."""
 
     def commit(self) -> Effects:
         effects = super().commit()
@@ -414,7 +415,8 @@ def journal_engine(
     compacting: bool = False,
     **more: Any,
 ) -> Callable[[Path], Callable[[Callable[[], int]], Engine]]:
-    """disk: called for each engine; compacting: upkeep is done after each commit; more: arguments of the engine."""
+    """Returns a function that makes an engine. disk: called for each engine; compacting: upkeep is done after each
+    commit; more: arguments of the engine."""
     kind = CompactingEngine if compacting else JournalEngine
     return lambda root: (
         lambda clock: kind(str(root), clock=clock, durability=durability, disk=disk(), cache=cache, **more)
@@ -436,14 +438,14 @@ ENGINES = {
     "dirq-none": files_engine(Durability.NONE, kind=DirqEngine),
     "dirq-sidecar": files_engine(Durability.NONE, WithoutAttributes, kind=DirqEngine),
 }
-"""Name -> root directory -> clock -> engine. All of them keep messages, in the root."""
+"""Name -> root directory -> clock -> engine. All of these keep messages, in the root."""
 
 EVERY_ENGINE = {**ENGINES, "null": files_engine(Durability.ALWAYS, kind=NullEngine)}
-"""And the one that keeps none. The engines of other servers are in contract_bench."""
+"""These engines, and the one that keeps no messages. The engines of other servers are in contract_bench."""
 
 
 def upkeep_slice(engine: Engine) -> None:
-    """Does one slice, whether it is due or not: begins it in a batch, commits, and runs the work of another thread."""
+    """Does one slice of upkeep, due or not: begins it in a batch, commits, and runs the work of another thread."""
     work = engine.begin_upkeep()
     engine.commit()
     if work is not None:
@@ -452,8 +454,8 @@ def upkeep_slice(engine: Engine) -> None:
 
 
 def upkeep(engine: Engine, now: int = 0, slices: int = 100) -> None:
-    """Does the upkeep of the journal's engine: compaction, checkpoints, spare segments. now: microseconds; 0: what was
-    put off is not due yet; slices: how many at most."""
+    """Does the upkeep of the journal's engine: compaction, checkpoints, spare segments. now: microseconds; 0: work that
+    was put off is not due yet; slices: how many at most."""
     for _ in range(slices):
         due = engine.effects().next_upkeep
         if due is None or due > now:
@@ -475,6 +477,6 @@ class FileServers:
         return bench
 
     def kill(self, *, but: int = 0) -> None:
-        """Ends the servers as a kill does, except for the first ones. but: how many these are."""
+        """Kills all servers except the first ones. but: how many stay."""
         while len(self._benches) > but:
             self._benches.pop().engine._watch.close()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A journal engine for tests of what is put into its directories: driven by hand, on a disk that fails when told to."""
+"""A journal engine for tests of files in its queues' directories: driven by hand, on a disk that fails when told to."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ class IngestCase:
     def __init__(
         self, root: Path, durability: Durability = Durability.ALWAYS, *, new: bool = True, **options: int
     ) -> None:
-        """new: whether the queue is to be made; options: of it."""
+        """new: whether the queue is to be made; options: the queue's."""
         root.mkdir(exist_ok=True)
         self.root = root
         self.path = root / "q"
@@ -20,7 +20,7 @@ class IngestCase:
         self.clock = ManualClock()
         self.disk = FaultyDisk()
         self.unsure: list[bytes] = []
-        """Payloads of messages whose deletion may be durable, as the commit ended in a crash."""
+        """Payloads of messages whose deletion may be durable, because the commit ended in a crash."""
         self.start()
         if new:
             self.engine.create("q", Options(**options))
@@ -31,19 +31,19 @@ class IngestCase:
         self.engine = JournalEngine(str(self.root), clock=self.clock, durability=self.durability, disk=self.disk)
 
     def crash(self) -> None:
-        """Ends the process as it is, and starts another one."""
+        """Ends the process without a stop, and starts another one."""
         self.disk.crash()
         self.engine._watch.close()
         self.start()
 
     def put(self, name: str | int, payload: bytes) -> None:
-        """Publishes a file as a publisher does: writes it elsewhere, then moves it."""
+        """Publishes a file as a publisher does: writes it in another directory, then moves it."""
         made = self.root / ".made"
         made.write_bytes(payload)
         made.rename(self.path / str(name))
 
     def step(self) -> bool:
-        """Does a piece of the engine's upkeep. Returns whether there was anything to do now."""
+        """Does a piece of the engine's upkeep. Tells whether there was work to do now."""
         due = self.engine.effects().next_upkeep
         if due is None or due > self.clock():
             return False
@@ -56,7 +56,7 @@ class IngestCase:
         return True
 
     def settle(self) -> int:
-        """Runs until it has nothing to do now, and returns the number of pieces."""
+        """Runs the upkeep until there is no work to do now, and returns the number of pieces."""
         self.engine.refresh()
         for count in range(10_000):
             if not self.step():
@@ -70,7 +70,7 @@ class IngestCase:
         return mids
 
     def consume(self) -> list[bytes]:
-        """Receives and deletes whatever is ready; their payloads."""
+        """Receives and deletes all messages that are ready. Returns their payloads."""
         found = self.engine.receive(["q"], 10**6, None, 1 << 40)
         for message in found:
             self.engine.queue("q").delete(Receipt(message.mid))
@@ -88,7 +88,7 @@ class IngestCase:
 
     @property
     def failed(self) -> bool:
-        """Tells whether the journal takes nothing any more."""
+        """Tells whether the journal refuses all writes."""
         store = self.engine._journal.store
         return store is not None and store.log.failed
 
@@ -99,5 +99,5 @@ class IngestCase:
         return self.engine.queue("q").get(mid, peek=True, visibility=None).payload
 
     def files(self) -> list[str]:
-        """Returns what is in the directory, but for the options."""
+        """Returns the files of the directory, except the one with the options."""
         return sorted(path.name for path in self.path.iterdir() if path.name != ".queue.toml")

@@ -36,8 +36,8 @@ class Memcached:
     """A memcached process on the loopback interface. Use it in a with statement."""
 
     def __init__(self, *flags: str, port: int | None = None, log: Path | None = None) -> None:
-        """flags: beside address and port, such as `-m 1`. port: None for one that memcached lets the system choose.
-        log: a file for its errors, where it also writes every command that it gets."""
+        """flags: added to address and port, such as `-m 1`. port: None for one that memcached lets the system choose.
+        log: a file for memcached's errors and for every command that it gets."""
         self._flags = (*flags, "-vv") if log else flags
         self._log = log or Path(os.devnull)
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +53,7 @@ class Memcached:
         return self._process.pid
 
     def start(self, port: int | None = None) -> int:
-        """Starts it, after `kill` on the port that it had. The port on which it listens by now."""
+        """Starts memcached, after `kill` on its former port. Returns the port on which it listens."""
         if BINARY is None:
             pytest.skip(NOT_TESTED)
         with tempfile.TemporaryDirectory() as directory:
@@ -75,7 +75,7 @@ class Memcached:
         return self.port
 
     def command(self, line: str) -> bytes:
-        """Returns what it answers to a line, as far as one read gives it."""
+        """Returns the answer to a line, as far as one read gives it."""
         with socket.create_connection(self.address, _LONG) as connection:
             connection.sendall(line.encode() + b"\r\n")
             return connection.recv(1 << 20)
@@ -85,14 +85,14 @@ class Memcached:
         self._process.send_signal(signum)
 
     def kill(self) -> None:
-        """Kills it, as `kill -9` does; returns when it is gone."""
+        """Kills memcached, and returns when it has ended."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait(_LONG)
             self._process = None
 
     def restart(self) -> None:
-        """Kills it, and starts another one on its port."""
+        """Kills memcached, and starts another one on the same port."""
         self.kill()
         self.start(self.port)
 
@@ -113,7 +113,7 @@ def _port_in(file: Path) -> int:
 def engine_on(
     *servers: Memcached, root: Path, clock: Callable[[], int] | None = None, namespace: str | None = None
 ) -> MemcachedEngine:
-    """Returns an engine over memcached servers; with a namespace that nobody else has, unless one is given."""
+    """Returns an engine over memcached servers, with a namespace of its own unless one is given."""
     return MemcachedEngine(
         str(root),
         clock=clock or ManualClock(),
@@ -123,8 +123,8 @@ def engine_on(
 
 
 def push_and_receive(address: tuple[str, int], root: str, namespace: str, each: int, results: Any) -> None:
-    """Does what a qs server does: pushes to the queue q, and receives until there is nothing for a while. To be
-    run in a process that is spawned, which needs it in a module that is found there. results: gets the ids."""
+    """Works like a qs server: pushes to the queue q, and receives until nothing comes for a while. Runs in a spawned
+    process, which has to find the function in a module. results: gets the ids."""
     clock = lambda: time.time_ns() // 1000  # noqa: E731
     engine = MemcachedEngine(root, clock=clock, servers=[address], namespace=namespace)
     engine.create("q", Options())
@@ -152,7 +152,7 @@ def push_numbers(engine: MemcachedEngine, count: int, *, delay: int = 0, at_once
 
 
 def drain(engine: MemcachedEngine, count: int = 1000) -> list[int]:
-    """Receives and deletes everything; the ids in their order."""
+    """Receives and deletes everything. Returns the ids in their order."""
     found = []
     while messages := engine.receive(["q"], count, None, LOTS):
         for message in messages:

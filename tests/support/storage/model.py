@@ -28,7 +28,7 @@ COUNTS = st.none() | st.integers(0, 3)
 
 @dataclass
 class Known:
-    """A message in the model. until: 0 when visible."""
+    """A message in the model. until: the end of its window or delay, 0 for a visible message."""
 
     payload: bytes
     until: int = 0
@@ -38,7 +38,7 @@ class Known:
 
 
 class EngineMachine(RuleBasedStateMachine):
-    """One queue; the clock moves by small steps, so that windows end all the time."""
+    """A machine of one queue. Its clock moves by small steps, so that windows end all the time."""
 
     mids = Bundle("mids")
 
@@ -48,7 +48,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.model: dict[int, Known] = {}
         self.blind = 0
-        """For how many steps the engine still takes no reports between its operations."""
+        """The number of steps for which the engine still gets no reports between its operations."""
         self.engine = self.open()
         self.engine.create("q", Options(visibility=10))
 
@@ -113,7 +113,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert (message.payload is None) == (message.status in ("delayed", "in-flight"))
 
     def held(self, mid: int, receives: int | None) -> Known | None:
-        """Returns what is expected: the message when the receipt is good, None when it raises."""
+        """Returns the expected result: the message when the receipt is valid, None when the engine raises."""
         self.expire()
         known = self.model.get(mid)
         return known if known is not None and receives in (None, known.receives) else None
@@ -203,7 +203,7 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 class CrashingMachine(EngineMachine):
-    """An engine that may be left behind without being closed, as by a process that is killed."""
+    """A machine whose engine may be left without being closed, as by a killed process."""
 
     mids = EngineMachine.mids
 
@@ -219,6 +219,6 @@ class CrashingMachine(EngineMachine):
     @rule()
     @precondition(lambda self: len(self.abandoned) < 3)
     def crash(self) -> None:
-        """Leaves the old engine without closing it; it is never used again."""
+        """Leaves the old engine without closing it, and never uses it again."""
         self.abandoned.append(self.engine)
         self.engine = self.open()

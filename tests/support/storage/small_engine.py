@@ -8,11 +8,11 @@ from qs_storage.journal.queues.queue import LogQueue
 from support.storage.engines import JournalEngine, ManualClock, upkeep
 
 SEGMENT = 64 << 10
-"""Bytes of the segments by which the size of the disk is given."""
+"""Bytes of the segments in which the size of the disk is counted."""
 
 
 class SmallDisk(Disk):
-    """Has so many bytes for the files of the journal."""
+    """A disk with a number of bytes for the files of the journal."""
 
     capacity = 1 << 40
 
@@ -56,7 +56,7 @@ class SmallEngine:
         return self.engine._journal.queues["q"]
 
     def commit(self) -> None:
-        """Ends a batch, and does a piece of upkeep, as a server does."""
+        """Ends a batch and does a piece of upkeep, like a server."""
         self.engine.commit()
         upkeep(self.engine, slices=1)
 
@@ -68,8 +68,8 @@ class SmallEngine:
             self.commit()
 
     def fill(self, size: int = 3900) -> list[int]:
-        """Pushes messages, each in a batch of its own, until several in turn are refused: the first refusals may make
-        room. Returns their ids."""
+        """Pushes messages, each in a batch of its own, until several in turn are refused: the first refusals may free
+        space. Returns the ids."""
         mids: list[int] = []
         refused = 0
         for _ in range(10_000):
@@ -86,7 +86,7 @@ class SmallEngine:
         raise AssertionError("the disk is never full")
 
     def pushes(self) -> bool:
-        """Tells whether a push is taken."""
+        """Tells whether a push is accepted."""
         try:
             self.engine.begin_batch()
             self.queue.push([Draft(bytes(3900))])

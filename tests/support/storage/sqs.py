@@ -1,6 +1,5 @@
-"""An SQS endpoint on loopback for tests (moto's server as a process), one that fails on demand, and an
-engine over it.
-"""
+"""An SQS endpoint on loopback for tests (moto's server as a process), a proxy that fails on demand, and an engine over
+an endpoint."""
 
 import contextlib
 import functools
@@ -39,11 +38,11 @@ _make_session = functools.cache(boto3.session.Session)  # making one takes 0.2 s
 HASTY = CallPolicy(
     attempts=4, pause=0.001, longest_pause=0.002, connect_timeout=5.0, read_timeout=20.0, longest_poll=2, leave=0.02
 )
-"""For tests: what fails is tried again at once, and a poll that is left does not stay for long."""
+"""A policy for tests: a failed request is repeated at once, and a poll that is left ends soon."""
 
 
 def give_credentials(patch: pytest.MonkeyPatch) -> None:
-    """Sets what boto3 needs to use an endpoint of the tests."""
+    """Sets the credentials that boto3 needs for an endpoint of the tests."""
     for name, value in CREDENTIALS.items():
         patch.setenv(name, value)
     patch.delenv("AWS_PROFILE", raising=False)
@@ -51,7 +50,7 @@ def give_credentials(patch: pytest.MonkeyPatch) -> None:
 
 
 class SqsServer:
-    """moto's server as a child. It keeps everything in memory: what has ended comes back empty."""
+    """moto's server as a child process. It keeps everything in memory: after a new start it is empty."""
 
     def __init__(self, port: int = 0) -> None:
         self.host, self.port = "127.0.0.1", port
@@ -62,7 +61,7 @@ class SqsServer:
         return f"http://{self.host}:{self.port}"
 
     def start(self) -> None:
-        """Starts it, or starts it again after it has ended, on the same port."""
+        """Starts the server, or starts it again on the same port after it has ended."""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "moto.server", "-H", self.host, "-p", str(self.port)],
             stdout=subprocess.DEVNULL,
@@ -88,7 +87,7 @@ class SqsServer:
                 pass
 
     def stop(self, sig: int = signal.SIGKILL) -> None:
-        """Ends it at once."""
+        """Ends the server at once."""
         if self.process.poll() is None:
             self.process.send_signal(sig)
         self.process.wait(READY_WITHIN)
@@ -96,7 +95,7 @@ class SqsServer:
 
 @contextlib.contextmanager
 def sqs_serving(port: int = 0) -> Iterator[SqsServer]:
-    """moto's server for the length of a with block. Its start takes some 2 s."""
+    """Runs moto's server for the length of a with block. Its start takes some 2 s."""
     server = SqsServer(port)
     try:
         yield server
@@ -107,15 +106,15 @@ def sqs_serving(port: int = 0) -> Iterator[SqsServer]:
 def sqs_engine(
     root: Path, endpoint: str | None, *, clock: Clock | None = None, policy: CallPolicy = HASTY, **named: Any
 ) -> SqsEngine:
-    """Returns an engine with names at SQS of its own, unless it is told a prefix. clock: the time, unless another is
-    given."""
+    """Returns an engine with names at SQS of its own, unless a prefix is given. clock: without one, the engine uses the
+    present time."""
     named.setdefault("prefix", f"{uuid.uuid4().hex[:8]}-")
     named.setdefault("region", "us-east-1")
     return SqsEngine(str(root), clock=clock or micros, endpoint=endpoint, policy=policy, **named)
 
 
 class RefusedError(Exception):
-    """The answer of a fault, instead of that of SQS."""
+    """A fault that answers in place of SQS."""
 
     def __init__(self, status: int, code: str, message: str = "as the test wants") -> None:
         self.status = status
@@ -124,7 +123,8 @@ class RefusedError(Exception):
 
 
 Fault = Callable[[str, dict[str, Any]], None]
-"""Is called with each operation (`SendMessage`) and its parameters. Raises RefusedError; ConnectionError to hang up."""
+"""Is called with each operation (`SendMessage`) and its parameters. Raises RefusedError to answer with an error,
+ConnectionError to hang up."""
 
 
 class FaultySqs:
@@ -135,13 +135,15 @@ class FaultySqs:
         self.calls: list[str] = []
         """Operations, in the order in which they came."""
         self.before: Fault | None = None
-        """Before it is passed on: raise, and SQS never sees it."""
+        """Is called before an operation is passed on: if it raises, SQS never sees the operation."""
         self.after: Fault | None = None
-        """Afterwards: raise, and SQS has done it, but nobody is told."""
+        """Is called after an operation: if it raises, SQS has done the operation, but the client does not learn
+        that."""
         self.refuse: Callable[[dict[str, Any]], bool] | None = None
-        """True if an entry of a SendMessageBatch is refused, and the others are passed on."""
+        """Tells whether an entry of a SendMessageBatch is refused. The others are passed on."""
         self.sources: dict[str, str] = {}
-        """By URL of a dead-letter queue: the ARN of the queue from which its messages came. moto does not tell it."""
+        """The ARN of the queue from which the messages of a dead-letter queue came, by the dead-letter queue's URL.
+        moto does not tell it."""
         self._writing = threading.Lock()  # moto loses a message when it adds one while it removes another
         proxy = self
 
@@ -205,7 +207,7 @@ class FaultySqs:
         request.wfile.write(answer)
 
     def _take_refused(self, operation: str, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-        """Returns the answers to the entries that are refused, which are taken out of the parameters."""
+        """Takes the refused entries out of the parameters, and returns the answers to them."""
         if self.refuse is None or operation != "SendMessageBatch":
             return []
         refused = [entry for entry in parameters["Entries"] if self.refuse(entry)]
@@ -230,7 +232,7 @@ class FaultySqs:
 
 
 def failing(times: int, fault: Exception, *operations: str) -> Fault:
-    """Returns a fault for the first so many calls of these operations; none named: of all."""
+    """Returns a fault for the first `times` calls of these operations; without operations, of all."""
     left = [times]
 
     def fail(operation: str, _: dict[str, Any]) -> None:
@@ -246,7 +248,7 @@ LONG = 20
 
 
 class LateClock:
-    """The time, and so much more."""
+    """A clock that is ahead of the present time, or behind it."""
 
     ahead = 0
 
@@ -294,7 +296,7 @@ class Seen:
 
 
 def in_thread(call: Callable[[], list[Message]]) -> Callable[[], list[Message]]:
-    """Starts it; gives what gives its result."""
+    """Runs a call in a thread. Returns a function that waits for its result."""
     found: list[list[Message]] = []
     thread = threading.Thread(target=lambda: found.append(call()))
     thread.start()

@@ -36,12 +36,12 @@ def main() -> None:
 
 
 def original(*arguments: object) -> "subprocess.Popen[str]":
-    """Starts one. arguments: those of the program, see above."""
+    """Starts one of these processes. arguments: the command line of this module."""
     return subprocess.Popen([sys.executable, __file__, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
 
 
 def output(process: "subprocess.Popen[str]") -> list[str]:
-    """Returns the lines that it prints, once it has ended well."""
+    """Returns the lines that a process prints, once it has ended without an error."""
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     return text.splitlines()
