@@ -21,8 +21,8 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request whose answer is awaited. patience: seconds that the server may take beyond the client's timeout, as it
-    was asked to wait; pause: seconds to wait before it is sent."""
+    """A request whose answer is awaited. patience: seconds that the server may take beyond the client's timeout,
+    because the request asks it to wait; pause: seconds to wait before sending the request."""
 
     request: Message
     patience: float = 0.0
@@ -84,7 +84,7 @@ def ask_until_answered(
 
 
 def queue_names(queues: str | Iterable[str]) -> list[str]:
-    """Returns one name or several as a list. Raises TypeError for anything that is not text."""
+    """Returns one name or several as a list. Raises TypeError for a value that is not text."""
     return [text("a queue's name", queue) for queue in ([queues] if isinstance(queues, TEXT) else queues)]
 
 
@@ -125,7 +125,7 @@ def drive(call: Call[T], exchange: Callable[[Exchange], Message]) -> T:
 
 
 async def drive_async(call: Call[T], exchange: Callable[[Exchange], Awaitable[Message]]) -> T:
-    """Runs the call and returns its value, like `drive`."""
+    """Runs the call with an async exchange and returns its value."""
     try:
         wanted = next(call)
         while True:

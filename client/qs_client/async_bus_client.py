@@ -109,15 +109,15 @@ class AsyncBusMessages(AsyncClosing):
         self._disconnect()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends the request if the message is in hand here, see `BusMessages.settle`."""
+        """Sends the request if the message is in hand here, see `BusMessages.settle`. Tells whether it was sent."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
             self._connection.flush()
         return settled
 
     async def _run(self, steps: Steps, stop: type[Step] | None = None) -> Step | None:
-        """Takes steps until one of type `stop`, which it returns. Returns None when there are no more, or it was
-        closed."""
+        """Takes steps until one of type `stop`, and returns that step. Returns None at the end of the steps, or when
+        the iterator was closed."""
         session: Session | None = None
         failure: OSError | None = None
         step = self._pending_step if steps is self._steps else None

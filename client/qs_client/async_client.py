@@ -132,7 +132,7 @@ class AsyncQueueClient(Settings):
 
     @property
     def connected(self) -> bool:
-        """Tells whether a connection is open, as far as is known: the server may have ended it since."""
+        """Tells whether a connection is open, as far as the client knows: the server may have ended it since."""
         return self._connection is not None and self._connection.usable
 
     async def connect(self) -> None:
@@ -153,8 +153,8 @@ class AsyncQueueClient(Settings):
             connection.close()
 
     async def send(self, message: Message) -> None:
-        """Sends a message unchanged, without waiting for its answer. See `QueueClient.send`; only after NoAnswer the
-        connection is closed."""
+        """Sends a message unchanged, without waiting for its answer. See `QueueClient.send`; in contrast to that
+        method, only NoAnswer closes the connection."""
         connection = await self._opened(fresh=False)
         connection.post(message)
         try:
@@ -164,7 +164,7 @@ class AsyncQueueClient(Settings):
             raise self._place().no_answer(self.timeout) from None
 
     async def recv(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109
-        """Returns the next message that no other method waits for. See `QueueClient.recv`."""
+        """Returns the next message that does not belong to another call or subscription. See `QueueClient.recv`."""
         connection = self._connection
         if connection is None:
             raise ServerUnavailable(f"not connected to {endpoint(self.host, self.port)}: call connect() first")
@@ -248,7 +248,7 @@ class AsyncQueueClient(Settings):
                 del raised  # it refers to this frame
 
     async def _extend(self, extension: WindowExtension) -> None:
-        """Extends a message whenever half of its window has passed, until it is taken away."""
+        """Extends a message whenever half of its window has passed, until the extension is taken away."""
         while not extension.taken:
             await anyio.sleep_until(extension.due)
             try:
@@ -283,7 +283,7 @@ class AsyncQueueClient(Settings):
 
     async def _exchange_alone(self, exchange: Exchange) -> Message:
         """Makes an exchange that may take the server long, on a connection of its own. If the exchange is left early,
-        the server is told to stop waiting, and messages that it has handed out are released."""
+        tells the server to stop waiting, and releases messages that it has handed out."""
         connection = await self._connection_alone()
         self._waiting.add(connection)
         try:
@@ -315,7 +315,7 @@ class AsyncQueueClient(Settings):
                 other.close()
 
     async def _connection_alone(self) -> AsyncConnection:
-        """Returns a connection that no other call uses: an idle one, or a new one."""
+        """Returns a connection that no other call uses: an idle connection, or a new one."""
         while self._spare:
             connection = self._spare.pop()
             if connection.usable and not connection.is_stale():
@@ -338,8 +338,8 @@ class AsyncQueueClient(Settings):
         return await self._opened(fresh=False)
 
     async def _open(self) -> AsyncConnection:
-        """Returns a new connection. Resumes an attempt that was cancelled: polls that are shorter than connecting takes
-        would otherwise never connect."""
+        """Returns a new connection. Resumes an attempt that was cancelled: polls shorter than the time to connect would
+        otherwise never connect."""
         place = self._place()
         limits = replace(CLIENT_LIMITS, document=self.max_document)
         attempt = Opening(self.host, self.port, place, self.timeout, limits, security=self.security)

@@ -22,7 +22,7 @@ from .waiting import LINGER, Pending, Subscription, Waitable
 T = TypeVar("T")
 
 _IN_A_ROW = 4
-"""Reads before other tasks run: otherwise a server that sends fast enough would have the event loop for itself."""
+"""Reads before other tasks run: otherwise a server that sends fast enough would keep the event loop busy."""
 
 
 def _deadline(seconds: float | None) -> float:
@@ -92,11 +92,11 @@ class AsyncConnection:
 
     @property
     def usable(self) -> bool:
-        """Tells whether calls may be made: the connection is open, and nothing indicates that it will end."""
+        """Tells whether calls may be made: the connection is open, and nothing indicates that it will end soon."""
         return self._failure is None and not self._retired
 
     def is_stale(self) -> bool:
-        """Tells whether the server has closed the connection, or is about to, while no answer was awaited."""
+        """Tells whether the server has closed the connection, or is about to, without owing an answer."""
         if self._users or self.session.may_get_unasked:
             return False  # the task that reads will notice
         while self._failure is None:
@@ -109,7 +109,7 @@ class AsyncConnection:
 
     def give_up_after(self, seconds: float) -> None:
         """Treats the connection as lost when the other side acknowledges no sent bytes for these seconds, instead of
-        the system's 15 minutes. Not for a server that may stop reading for longer. Linux only."""
+        the system's 15 minutes. Do not use it for a server that may stop reading for longer. Linux only."""
         self._wire.give_up_after(seconds)
 
     def retire(self) -> None:
@@ -119,8 +119,8 @@ class AsyncConnection:
             self.close(broken=True)
 
     def close(self, *, broken: bool = False) -> None:
-        """Ends the connection at once. Tasks that wait on it get Disconnected; broken: ServerUnavailable, as the
-        program did not ask for it."""
+        """Ends the connection at once. Tasks that wait on it get Disconnected, or with `broken` ServerUnavailable: then
+        the program did not ask for the end."""
         self._fail(self._place.given_up() if broken else self._place.closed())
 
     def _fail(self, failure: ServerUnavailable) -> None:
@@ -134,8 +134,8 @@ class AsyncConnection:
         self._close_unless_read()
 
     def _close_unless_read(self) -> None:
-        """Closes the socket, unless the leader waits on it: the leader then closes it, lest the descriptor be reused
-        meanwhile."""
+        """Closes the socket, unless the leader waits on it: then the leader closes it, so that no other file gets the
+        descriptor's number while the leader waits."""
         if self._failure is not None and not self._leading:
             self._wire.close()
 
@@ -178,7 +178,7 @@ class AsyncConnection:
         self._check_program()
 
     def _check_program(self) -> None:
-        """Raises WrongProgram, or ServerError, if that is what the greeting was answered with."""
+        """Raises WrongProgram or ServerError if the answer to the greeting says so."""
         try:
             self.session.check_program()
         except Unexpected as error:
@@ -190,7 +190,7 @@ class AsyncConnection:
         return await drive_async(call, lambda wanted: self.exchange(wanted, timeout))
 
     async def answer(self, pending: Pending, seconds: float | None) -> Message:
-        """Returns the answer to a request that the session has been given to ask. Otherwise like `exchange`."""
+        """Returns the answer to a request that the session was asked to send. Otherwise like `exchange`."""
         try:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
@@ -203,8 +203,8 @@ class AsyncConnection:
             raise
 
     async def answer_or_release(self, pending: Pending, seconds: float | None) -> Message:
-        """Returns the answer, like `answer`. Leaving it early ends the connection, so that the server stops waiting;
-        messages that come then go into the session's `releases`."""
+        """Returns the answer, like `answer`. If the call is left early, ends the connection, so that the server stops
+        waiting; messages that still come go into the session's `releases`."""
         try:
             return await self.answered(pending, _deadline(seconds), seconds)
         except BaseException as error:
@@ -299,8 +299,8 @@ class AsyncConnection:
         return self._wire.fileno()
 
     def read(self) -> int:
-        """Reads once what has come, without waiting, and passes it on. Returns how many bytes that were, at least 1 at
-        the end of the connection. Call `flush` after it."""
+        """Reads once what has come, without waiting, and passes it on. Returns the number of bytes, at least 1 at the
+        end of the connection. Call `flush` after it."""
         return self._pull()
 
     async def broken(self) -> None:
@@ -342,7 +342,7 @@ class AsyncConnection:
     # -- waiting ------------------------------------------------------------------------------------------------------
 
     async def _until(self, waiting: Waitable, deadline: float) -> None:
-        """Waits until it is ready. Raises TimeoutError at the deadline, on the loop's clock."""
+        """Waits until `waiting` is ready. Raises TimeoutError at the deadline, on the loop's clock."""
         self._users += 1
         try:
             while not waiting.ready:
@@ -374,7 +374,7 @@ class AsyncConnection:
             del self._followers[event]
 
     async def _lead(self, waiting: Waitable, deadline: float) -> None:
-        """Reads for all tasks, until what this one waits for is ready."""
+        """Reads for all tasks, until `waiting` is ready."""
         self._leading = True
         try:
             while not waiting.ready and self._failure is None:
@@ -399,8 +399,8 @@ class AsyncConnection:
         return TimeoutError(f"nothing came from {self._place.name} in time")
 
     def _pull(self) -> int:
-        """Sends and reads what is possible at once, and routes it. Returns the bytes read: 0 if there was nothing, at
-        least 1 at the end of the connection."""
+        """Sends and reads what is possible at once, and routes the messages. Returns the number of bytes read: 0 if
+        nothing had come, at least 1 at the end of the connection."""
         if self._wire.unsent:
             self._send()
         try:
@@ -430,5 +430,5 @@ class AsyncConnection:
 
     @property
     def _maybe_tls(self) -> bool:
-        """Tells whether the server may be one that waits for TLS."""
+        """Tells whether the other side may be a server with TLS, which waits for a handshake."""
         return not self.session.heard and not self._wire.secure

@@ -91,7 +91,7 @@ class AsyncDeliveries(AsyncClosing):
         self._open = None
 
     async def _subscribed(self) -> tuple[AsyncConnection, Subscription]:
-        """Returns the open subscription once the server has accepted it. A cancelled attempt stays under way."""
+        """Returns the open subscription once the server has accepted it. After a cancellation the attempt continues."""
         timeout = self._timeout()
         if self._open is None:
             if anyio.current_time() < self._next_attempt:
@@ -122,7 +122,8 @@ class AsyncDeliveries(AsyncClosing):
                 await connection.answer(asked, self._timeout())
 
     def _end(self) -> tuple[AsyncConnection, Pending] | None:
-        """Sends the request to end it, without waiting. Messages that still come are released when they are read."""
+        """Sends the request to end the subscription, without waiting. Messages that still come are released when they
+        are read."""
         self._closed = True
         opened, self._open = self._open, None
         if opened is None:

@@ -42,8 +42,8 @@ class Opening:
         self._deadline = math.inf  # for the answer to the token
 
     def matches(self, place: Place, security: Security) -> bool:
-        """Tells whether the attempt leads to this place, in this way, and has time left. The settings of a client may
-        have changed since it began."""
+        """Tells whether the attempt leads to this place with this security, and has time left. The settings of a client
+        may have changed since the attempt began."""
         if (self._place, self._security) != (place, security):
             return False
         if self._authenticating is not None:

@@ -1,4 +1,4 @@
-"""A socket for one event loop: connects, reads and writes without blocking other tasks. With TLS, or without."""
+"""A socket for one event loop: connects, reads and writes without blocking other tasks, with or without TLS."""
 
 import contextlib
 import errno
@@ -30,9 +30,9 @@ class AsyncWire:
     Ensures
     1. `send` and `receive` never wait, so no cancellation can leave half of a document behind: what the socket does not
        take is kept, and sent by a later `send` or by the task that waits.
-    2. After an error of sending, what has come before can still be read: the server may have said why.
-    3. `shut_down` wakes the task that waits; the descriptor stays open until `close`, which its owner calls when no
-       task waits for it, lest the number be reused meanwhile.
+    2. After an error of sending, bytes that have come before can still be read: the server may have said why.
+    3. `shut_down` wakes the task that waits; the descriptor stays open until `close`, which the owner calls when no
+       task waits for the descriptor: its number could otherwise be given to another file meanwhile.
 
     Assumes one event loop, and one task at a time that waits.
     """
@@ -46,7 +46,7 @@ class AsyncWire:
         self._wait_scope: anyio.CancelScope | None = None  # around a wait for reading only
 
     def give_up_after(self, seconds: float) -> None:
-        """See `AsyncConnection.give_up_after`."""
+        """Limits the time without acknowledged bytes, see `AsyncConnection.give_up_after`."""
         option = getattr(socket, "TCP_USER_TIMEOUT", None)
         if option is not None:
             self._sock.setsockopt(socket.IPPROTO_TCP, option, round(seconds * 1000))
@@ -117,8 +117,8 @@ class AsyncWire:
             return len(data)
 
     def receive(self) -> bytes | None:
-        """Returns what has come, at most 64 KiB; b"" at the end of the stream; None when nothing has come. Raises
-        OSError if the connection broke."""
+        """Returns the bytes that have come, at most 64 KiB; b"" at the end of the stream; None when no bytes have come.
+        Raises OSError if the connection broke."""
         layer = self._layer
         if layer is not None and layer.readable:
             return layer.read()
@@ -176,8 +176,8 @@ class AsyncWire:
         self._end(socket.SHUT_WR)
 
     def shut_down(self) -> None:
-        """Shuts down both sides, which wakes the task that waits. Comes before `close`, which would let the descriptor
-        be reused."""
+        """Shuts down both sides, which wakes the task that waits. Call it before `close`, which lets the system use the
+        descriptor's number again."""
         self._end(socket.SHUT_RDWR)
 
     def _end(self, how: int) -> None:
@@ -190,7 +190,7 @@ class AsyncWire:
             self._sock.shutdown(how)
 
     def close(self) -> None:
-        """Closes the descriptor. Nothing else may be done with the connection of another process."""
+        """Closes the descriptor without a word to the server. In a child process the connection stays the parent's."""
         self._sock.close()
 
 
@@ -285,7 +285,7 @@ class Connecting:
             self._lookup = None
 
     async def _resolve(self) -> list[Any]:
-        """Returns the addresses of the host. An address itself needs no lookup, and so no thread."""
+        """Returns the addresses of the host. An IP address needs no lookup, and so no thread."""
         try:
             return socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
@@ -330,9 +330,10 @@ class Connecting:
 
 
 class _Lookup:
-    """Looks up a name in a thread, as the system can do so only blocking. done: readable when the lookup is over.
+    """Looks up a name in a thread, because the system's lookup blocks. done: readable when the lookup is over.
 
-    A socket tells the end, not an event: any task of any loop can wait for it, and the thread needs to know none.
+    A socket tells the end, not an event: any task of any loop can wait for a socket, and the thread needs to know no
+    loop.
     """
 
     def __init__(self, host: str, port: int) -> None:

@@ -66,8 +66,8 @@ class Outages:
         self._until: float | None = None  # of an outage: when to give up
 
     def disconnected(self, disconnects: int) -> bool:
-        """Tells whether the program has called `disconnect()` since the first attempt: there may be no connection that
-        could tell. disconnects: how often it has called it."""
+        """Tells whether the program has called `disconnect()` since the first attempt: in an outage there may be no
+        connection that could tell. disconnects: how often the program has called it."""
         if self._began is None:
             self._began = disconnects
         return self._began != disconnects

@@ -61,7 +61,7 @@ def in_batches(entries: Iterable[T], most: int = MOST) -> Iterator[list[T]]:
 def _longest(payload: bytes | str) -> int:
     """Returns an upper bound of the payload's serialized size: as escaped text or as base64.
 
-    It is reckoned, as serializing each message twice would double the work of a large push.
+    The size is computed from the length, because serializing each message twice would double the work of a large push.
     """
     raw = payload.encode() if isinstance(payload, str) else bytes(payload)
     escaped = 4 * (raw.count(b"&") + raw.count(b"\n") + raw.count(b"\r")) + 3 * (raw.count(b"<") + raw.count(b">"))

@@ -55,6 +55,6 @@ def checked_options(options: "QueueOptions") -> "QueueOptions":
 
 
 def _shown(value: int) -> str:
-    """Returns a number for an error text. A very long one would be no help, and Python refuses to print some."""
+    """Returns a number for an error text. A very long number would not help, and Python refuses to print some."""
     text = "a larger one" if value > MOST else repr(value)
     return "a smaller one" if value < -MOST else text

@@ -26,7 +26,7 @@ class Settling(Protocol):
     """A subscription that may have a message in hand: BusMessages or AsyncBusMessages."""
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends the request if the message is in hand there. Returns whether it was."""
+        """Sends the request if the message is in hand in this subscription. Tells whether it was."""
 
 
 S = TypeVar("S", bound=Settling)
@@ -174,8 +174,8 @@ class BusMessages(Closing):
         self._disconnect()
 
     def settle(self, message: GetMessage, request: DeleteMessage | ReleaseMessage) -> bool:
-        """Sends the request if the message is in hand here, and does not wait for the answer. Returns whether it
-        was."""
+        """Sends the request if the message is in hand here, and does not wait for the answer. Tells whether it was in
+        hand."""
         settled = self._session.settle(message, request)
         if settled and self._connection is not None:
             with contextlib.suppress(OSError):  # the loop will get the error
@@ -183,8 +183,8 @@ class BusMessages(Closing):
         return settled
 
     def _run(self, steps: Steps, stop: type[Step] | None = None) -> Step | None:
-        """Takes steps until one of type `stop`, which it returns. Returns None when there are no more, or it was
-        closed."""
+        """Takes steps until one of type `stop`, and returns that step. Returns None at the end of the steps, or when
+        the iterator was closed."""
         session: Session | None = None
         failure: OSError | None = None
         self._running = True

@@ -23,14 +23,14 @@ _log = logging.getLogger("qs_client.bus")
 
 LATE = 1.5
 """Seconds without an answer to the subscription after which the client reports that it waits. A bus whose queue server
-is away answers nobody, and its user would see nothing at all."""
+is away answers no client, and the program's user would see nothing at all."""
 
 _TEMPORARY = frozenset((408, 429, 500, 503, 507))
 """Codes of errors that another attempt may not meet. All others mean that the subscription itself is wrong."""
 
 _SETTLED = frozenset((404, 409))
-"""Codes of answers to an acknowledgement that mean that this subscriber no longer had the message: it is delivered
-again, to another one, which is no trouble of this program."""
+"""Codes of answers to an acknowledgement that mean that this subscriber no longer had the message. The message is
+delivered again to another subscriber, so this program has nothing to report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Asks the driver to send as well, and then to give the session what comes next. It throws a TimeoutError if
-    nothing comes within these seconds; going_on: the seconds of the previous Read continue."""
+    """Asks the driver to send as well, and then to give the session the bytes that come next. The driver throws a
+    TimeoutError if no bytes come within these seconds; going_on: the seconds of the previous Read continue."""
 
     seconds: float | None
     going_on: bool = False
@@ -102,9 +102,9 @@ class BusSession:
         on_trouble: Callable[[str], None] | None = None,
         pauses: Callable[[], Iterator[float]] = delays,
     ) -> None:
-        """token: to authenticate each connection with; timeout: seconds for the bus to take the subscription;
-        on_trouble: gets a line when an outage begins, when it is over, and when the subscription is not taken within
-        `LATE`; None: the lines are logged."""
+        """token: authenticates each connection; timeout: seconds for the bus to take the subscription; on_trouble: gets
+        a line when an outage begins, when it is over, and when the subscription is not taken within `LATE`; None: the
+        lines are logged."""
         self.subscribed = False
         self._request = request
         self._place = place
@@ -122,8 +122,8 @@ class BusSession:
 
     @contextlib.contextmanager
     def without_reconnect(self, *, patient: bool = False) -> Iterator[None]:
-        """Raises every error inside the block, as a program that asks for one attempt wants to know. patient: wait for
-        the subscription without a timeout."""
+        """Raises every error inside the block, for a program that asks for one attempt. patient: wait for the
+        subscription without a timeout."""
         before = self._reconnect, self._timeout
         self._reconnect = False
         if patient:
@@ -219,7 +219,7 @@ class BusSession:
             raise exception_for(answer)
 
     def _introduced(self, session: Session, greeting: Pending) -> Steps:
-        """Waits until the other side has said that it is a bus."""
+        """Waits until the answer to the greeting says that the other side is a bus."""
         yield from self._answer(session, greeting)
         try:
             session.check_program()
@@ -263,8 +263,8 @@ class BusSession:
             subscription.put(message)
 
     def _is_repeated(self, message: GetMessage) -> bool:
-        """Returns whether the message was handed out before the subscription was taken. Within those seconds the bus
-        gives such a message back to its queue, and delivers it again to the subscription."""
+        """Tells whether the message was handed out before the subscription was taken. Within the seconds after that,
+        the bus gives such a message back to its queue, and delivers it again to the subscription."""
         key = message.qid, message.mid
         if message.req is None or key not in self._delivered_early:
             return False

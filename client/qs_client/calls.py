@@ -56,11 +56,11 @@ Pages: TypeAlias = Generator[Call[list[T]], list[T], None]
 """Yields calls that fetch one page each, is sent the page, ends after the last. Its method is an iterator."""
 
 Received: TypeAlias = Delivery | GetMessage
-"""A message as `receive` or `get` returned it: it knows its queue, its id and its count of receives."""
+"""A message that `receive` or `get` returned: it knows its queue, its id and its count of receives."""
 
 
 def message_key(message: str | Received, mid: int | Receipt | None) -> tuple[str, int, int | None]:
-    """Returns queue, id and count of receives of a message that is given as (qid, mid) or as it was received."""
+    """Returns queue, id and count of receives of a message that is given as (qid, mid) or as a received message."""
     if not isinstance(message, Delivery | GetMessage):
         qid = text("qid", message)
         if mid is None:
@@ -74,7 +74,7 @@ def message_key(message: str | Received, mid: int | Receipt | None) -> tuple[str
 
 
 def _number(entry: int | Receipt) -> int:
-    """Returns the id. Raises ValueError or TypeError if it cannot be one."""
+    """Returns the id. Raises ValueError or TypeError for a value that cannot be an id."""
     return required(whole(entry.mid if isinstance(entry, Receipt) else entry, "mid"), "mid")
 
 
@@ -231,7 +231,7 @@ def receive(
     else:
         request = ReceiveMessage(queues=queue_names(queues), max=max, wait=wait, visibility=visibility)
     deliveries = (yield from ask(request, patience=wait or 0)).messages
-    # Without one the length of the window is the queue's, which the answer does not tell: `handling` reckons then.
+    # Without one the length of the window is the queue's, which the answer does not tell: `handling` then computes it.
     lease = None if visibility is None else Lease(visibility)
     for delivery in deliveries:
         delivery.lease = lease  # type: ignore[misc] # mypy leaves out the slots of a base class
@@ -383,18 +383,18 @@ def copy(
 
 
 def delete(message: str | Received, mid: int | Receipt | None = None) -> Call[None]:
-    """Acknowledges: removes a message for good. `delete(delivery)`, or `delete(qid, mid)`.
+    """Acknowledges: removes a message. `delete(delivery)`, or `delete(qid, mid)`.
 
-    Raises Stale when a delivery (or a Receipt as mid) has been received again since, unless the server took it back
-    because the subscription's connection was lost: the message comes again, and that is logged.
+    Raises Stale when a delivery (or a Receipt as mid) has been received again since. If the server took the message
+    back because the subscription's connection was lost, the message comes again, and that is logged instead.
     """
     qid, number, receives = message_key(message, mid)
     yield from _settled(message, DeleteMessage(qid, number, receives))
 
 
 def _settled(message: str | Received, request: DeleteMessage | ReleaseMessage | RejectMessage) -> Call[None]:
-    """Sends the end of a receive. That the message is somebody else's by now is no error of this program if it held
-    the message by a connection that was lost."""
+    """Sends the request that ends a receive. If the connection by which the program held the message was lost, an
+    answer that another client has the message now is not an error of this program."""
     try:
         yield from ask(request)
     except (Stale, NotFound) as error:
@@ -407,10 +407,11 @@ def _settled(message: str | Received, request: DeleteMessage | ReleaseMessage | 
 
 
 def delete_many(messages: str | Iterable[Received], mids: Iterable[int | Receipt] = ()) -> Call[list[int]]:
-    """Acknowledges many: `delete_many(deliveries)`, of any queues, or `delete_many(qid, mids)`. In lists of 1000.
+    """Acknowledges many messages, in lists of 1000: `delete_many(deliveries)`, of any queues, or `delete_many(qid,
+    mids)`.
 
-    Returns the ids of the deleted messages. A missing one was deleted before, or (deliveries and Receipts) has been
-    received again since.
+    Returns the ids of the deleted messages. A message whose id is missing was deleted before, or (deliveries and
+    Receipts) has been received again since.
     """
     by_queue: dict[str, list[int | Receipt]] = {}
     if isinstance(messages, TEXT):

@@ -141,7 +141,7 @@ class QueueClient(Settings):
 
     @property
     def connected(self) -> bool:
-        """Tells whether a connection is open, as far as is known: the server may have ended it since."""
+        """Tells whether a connection is open, as far as the client knows: the server may have ended it since."""
         return self._connection is not None
 
     def connect(self) -> None:
@@ -249,7 +249,8 @@ class QueueClient(Settings):
         return Handling(message, self._extender_now(), self._exchange, self.timeout, self._without_reasons)
 
     def _extender_now(self) -> Extender:
-        """Returns what extends messages with the settings as they are now. An earlier one ends by itself."""
+        """Returns the thread that extends messages, with the present settings. A thread with earlier settings ends by
+        itself."""
         # Not made anew for each message: it has a thread and a connection, which the next message can use.
         settings = self.host, self.port, self.timeout, self.security
         if self._extender is None or self._extender[0] != settings:
@@ -281,7 +282,8 @@ class QueueClient(Settings):
             return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self.timeout))
 
     def _answer(self, connection: Connection, pending: Pending, seconds: float | None) -> Message:
-        """Waits for the answer to a request that the session was given. Closes the connection if none comes."""
+        """Waits for the answer to a request that the session was asked to send. Closes the connection if no answer
+        comes."""
         try:
             answer = connection.answer(pending, seconds)
         except BaseException as error:  # also an interrupt: half a request may have been sent, or half an answer read
@@ -318,8 +320,8 @@ class QueueClient(Settings):
             other.close()
 
     def _opened(self, fresh: bool = False) -> Connection:
-        """Returns the connection, opened if needed. fresh: replace one that the server has ended since the last
-        call."""
+        """Returns the connection, opened if needed. fresh: replace a connection that the server has ended since the
+        last call."""
         with self._opening:
             connection = self._connection
             if connection is not None and fresh and connection.is_stale():
@@ -342,7 +344,7 @@ class QueueClient(Settings):
         return connection
 
     def _drop(self, connection: Connection) -> None:
-        """Closes a connection after an error, and uses it no more. The next call opens another one."""
+        """Closes a connection after an error. The next call opens another one."""
         if self._connection is connection:
             self._connection = None
         connection.close(broken=True)

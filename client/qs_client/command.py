@@ -16,8 +16,9 @@ _START = 100_000
 
 
 def script() -> int:
-    """Runs the command as a process of its own: as `main`, with less work for the garbage collector. It would go
-    through all modules at the start and again at the end, which took a quarter of the time of a short command."""
+    """Runs the command in a process of its own: like `main`, with less work for the garbage collector. The collector
+    would go through all modules at the start and again at the end, which took a quarter of the time of a short
+    command."""
     gc.set_threshold(_START)
     try:
         return main()

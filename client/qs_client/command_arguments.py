@@ -105,10 +105,11 @@ _TIMEOUT = 30.0  # seconds
 def _add_common(
     parser: argparse.ArgumentParser, target: Target = Target.SERVER, json_help: str = "one JSON object a line"
 ) -> None:
-    """Adds the options that may stand before or after the subcommand. target: of the subcommand; json_help: what its
+    """Adds the options that may stand before or after the subcommand. target: the subcommand's; json_help: what its
     --json does.
 
-    Their defaults are suppressed, so that a subcommand does not reset what stood before it.
+    The options have no defaults in the parser of a subcommand, so that it does not reset an option that stood before
+    it.
     """
     group = parser.add_argument_group("common options", argument_default=argparse.SUPPRESS)
     group.add_argument("--json", action="store_true", help=json_help)

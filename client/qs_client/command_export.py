@@ -24,7 +24,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
 
 
 class OtherFileError(OSError):
-    """A file of that name exists with other content."""
+    """Raised when a file of that name exists with other content."""
 
 
 class VsqsFiles:
@@ -115,7 +115,7 @@ def _other(path: str) -> OtherFileError:
 
 
 def _publish(temporary: str, path: str) -> None:
-    """Gives a complete file its name, unless there is a file of that name. Raises OtherFileError then."""
+    """Gives a complete file its name. Raises OtherFileError if a file of that name exists."""
     try:
         os.link(temporary, path)  # a rename would overwrite a file that another writer has made meanwhile
     except FileExistsError:
@@ -180,8 +180,8 @@ def _peeked(client: QueueClient, qid: str) -> Iterator[_Message]:
 
 
 def _move(client: QueueClient, arguments: Namespace, files: VsqsFiles, progress: "_Progress", count: float) -> None:
-    """Receives messages, writes them, and deletes those that are durably written. count: how many at most, so that the
-    command ends in a queue to which others go on pushing."""
+    """Receives messages, writes them, and deletes the messages that are durably written. count: how many at most, so
+    that the command ends for a queue to which other clients go on pushing."""
     while progress.done < count:
         most = int(min(_AT_ONCE, count - progress.done))
         deliveries = client.receive(arguments.queue, most, visibility=arguments.visibility)
@@ -222,8 +222,7 @@ class _Progress:
         self._shown_at = self._started = time.monotonic()
 
     def add(self, done: int, written: int) -> None:
-        """Counts messages. done: messages that are in the directory now; written: those of them that were not there
-        before."""
+        """Counts messages. done: messages that are in the directory now; written: how many of them are new."""
         self.done += done
         self.written += written
         now = time.monotonic()

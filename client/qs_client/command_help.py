@@ -55,7 +55,7 @@ def overview(commands: Iterable[tuple[str, str]]) -> str:
 
 
 def show_help(arguments: Namespace, out: "Output") -> int:
-    """Prints the commands, or the help of the one that is named."""
+    """Prints the commands, or the help of a named one."""
     if arguments.topic is not None:
         arguments.parser.parse_args([arguments.topic, "--help"])  # exits, also with what was meant by a slip
     text = overview(arguments.commands)

@@ -30,7 +30,7 @@ _SECOND = 1_000_000
 
 
 def peek(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Prints messages without receiving them: those named, or the oldest ones in a state."""
+    """Prints messages without receiving them: the named ones, or the oldest ones in a state."""
     qid, named = arguments.queue, bool(arguments.mids)
     mids = arguments.mids or itertools.islice(client.list_messages(qid, state=arguments.state), arguments.max)
     found = False
@@ -44,8 +44,8 @@ def peek(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def list_messages(client: QueueClient, arguments: Namespace, out: Output, queues: Sequence[str]) -> int:
-    """Lists the messages of queues that are in a state, as they come: ids, or with --long a table. Leaves out queues
-    that cannot be looked at, unless one is named."""
+    """Lists messages of queues in a state, as they come: ids, or with --long a table. Leaves out queues that cannot be
+    looked at, unless one is named."""
     named = arguments.queue is not None
     columns = _COLUMNS if named else (("QUEUE", f"<{max(5, *map(len, queues), 0)}"), *_COLUMNS)
     table = out.columns([name for name, _ in columns], [form for _, form in columns])
@@ -71,7 +71,7 @@ def list_messages(client: QueueClient, arguments: Namespace, out: Output, queues
 def _listed(
     client: QueueClient, qid: str, arguments: Namespace
 ) -> Iterator[tuple[int | None, Sequence[str], dict[str, Any]]]:
-    """Yields the id of each message, and with --long its cells and what is known of it."""
+    """Yields the id of each message, and with --long its cells and its fields for programs."""
     mids = client.list_messages(qid, state=arguments.state or "all")
     if arguments.long:
         for message in _looked_at(client, qid, mids, missing_ok=True):
@@ -84,8 +84,8 @@ def _listed(
 def _looked_at(
     client: QueueClient, qid: str, mids: Iterable[int], *, missing_ok: bool
 ) -> Iterator[Delivery | GetMessage]:
-    """Yields messages in the order of their ids as given. Those that a claim holds have no payload. missing_ok: leave
-    out those that do not exist; else NotFound."""
+    """Yields messages in the order of their ids as given. Messages in a claim have no payload. missing_ok: leave out
+    messages that do not exist, instead of raising NotFound."""
     left = iter(mids)
     # In batches: with a request for each message, a long queue would take a round trip a line.
     while batch := list(itertools.islice(left, _AT_ONCE)):
@@ -117,7 +117,7 @@ def _cells(message: Delivery | GetMessage) -> list[str]:
 
 
 def _visible(message: Delivery | GetMessage) -> str:
-    """Returns when a message is visible, and how far away that is."""
+    """Returns when a message becomes visible, and how far away that time is."""
     if message.visible_at is None:
         return "now" if message.status == "ready" else "-"
     return f"{_moment(message.visible_at)} ({distance(message.visible_at / _SECOND - time.time())})"
@@ -129,7 +129,7 @@ def _moment(microseconds: int | None) -> str:
 
 
 def distance(seconds: float) -> str:
-    """Returns how far away a time is: in the largest unit of which there is at least one, and the next one."""
+    """Returns how far away a time is: in the largest unit that is not 0, and the next one."""
     left = math.ceil(seconds)
     parts: list[str] = []
     for length, unit in _UNITS:

@@ -18,7 +18,7 @@ DECLINED = 4
 
 
 def complain(text: str) -> None:
-    """Writes a line to stderr, if the process has one and somebody reads it."""
+    """Writes a line to stderr. Does nothing if the process has no stderr, or its reader has gone."""
     if sys.stderr is not None:  # as in a shell with 2>&-
         with contextlib.suppress(OSError):
             sys.stderr.write(f"qs: {' '.join(text.split())}\n")
@@ -27,8 +27,8 @@ def complain(text: str) -> None:
 class Output:
     """Writes results: plain lines for people, or one JSON object a line for programs.
 
-    Ensures: text is UTF-8, whatever the locale; a payload that is no text comes out byte for byte; a reason, which is
-    somebody else's text, is on one line and has no control characters.
+    Ensures: text is UTF-8, whatever the locale; a payload that is not text comes out byte for byte; a reason, which is
+    a stranger's text, is on one line and has no control characters.
     """
 
     def __init__(self, stream: BinaryIO, *, as_json: bool = False) -> None:
@@ -104,17 +104,17 @@ class Output:
 
 class Columns:
     """A table whose rows are written as they come: under a head for people, one JSON object each for programs. The head
-    comes with the first row, as there may be an error instead."""
+    comes with the first row, because an error may come instead."""
 
     def __init__(self, out: Output, head: Sequence[str], forms: Sequence[str]) -> None:
-        """See `Output.columns`."""
+        """Writes to an Output, see `Output.columns`."""
         self._out = out
         self._head = head
         self._forms = forms
         self._begun = False
 
     def row(self, cells: Sequence[str], fields: Mapping[str, Any]) -> None:
-        """Writes a row."""
+        """Writes a row, after the head if it is the first row."""
         self.begin()
         self._out.line(self._formatted(cells), fields)
 
@@ -133,7 +133,7 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def message_fields(message: Delivery | GetMessage, payload: bytes | None) -> dict[str, Any]:
-    """Returns what is known of a message, for programs. payload: None to leave it out."""
+    """Returns the fields of a message, for programs. payload: None to leave it out."""
     fields = _without_none({
         "qid": message.qid, "mid": message.mid, "status": message.status, "receives": message.receives,
         "pushed_at": message.pushed_at, "visible_at": message.visible_at, "reason": message.reason,
@@ -151,8 +151,8 @@ def message_fields(message: Delivery | GetMessage, payload: bytes | None) -> dic
 
 
 def _heading_parts(message: Delivery | GetMessage) -> Iterator[str]:
-    """Yields what is known of a message, for people: its receives, until when it is hidden if it was only looked at,
-    where it comes from if it is a dead letter, and the last reason."""
+    """Yields the parts of a message's heading, for people: its receives, until when it is hidden if it was only looked
+    at, the queue from which it came if it is a dead letter, and the last reason."""
     yield f"receives {message.receives}"
     if message.status in ("in-flight", "delayed"):
         yield f"{message.status} until {as_time(message.visible_at)}"
@@ -164,7 +164,7 @@ def _heading_parts(message: Delivery | GetMessage) -> Iterator[str]:
 
 
 def one_line(text: str) -> str:
-    """Returns a text of somebody else's on one line, without characters that could change a terminal."""
+    """Returns a stranger's text on one line, without characters that could change a terminal."""
     return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))
 
 

@@ -24,7 +24,7 @@ _OF_THIS_QUEUE = (BadRequest, Forbidden, NotFound, Conflict, ValueError)
 
 
 def new(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Creates a queue. With --exist-ok, one that exists and has the options that are named is as good."""
+    """Creates a queue. With --exist-ok, accepts an existing one that has the named options."""
     client.new_queue(
         arguments.queue, exist_ok=arguments.exist_ok, storage=arguments.storage, **given_options(arguments)
     )
@@ -54,7 +54,7 @@ def _shown(value: float | str) -> str:
 
 
 def pause(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Pauses queues."""
+    """Pauses the named queues in order, up to the first one that cannot be paused."""
     for qid in arguments.queues:
         client.pause(qid)
         out.line(None, {"qid": qid})
@@ -62,7 +62,7 @@ def pause(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def resume(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Resumes queues."""
+    """Resumes the named queues in order, up to the first one that cannot be resumed."""
     for qid in arguments.queues:
         client.resume(qid)
         out.line(None, {"qid": qid})
@@ -95,8 +95,8 @@ def purge(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def _may_remove_messages(client: QueueClient, arguments: Namespace, queues: Sequence[str], what: str) -> bool:
-    """Asks whether the messages of queues are to be removed, with their numbers. Does not ask if there are none, with
-    --yes, and where nobody would answer."""
+    """Asks whether the messages of queues are to be removed, with their numbers. Does not ask if there are no messages,
+    with --yes, or where nobody would answer."""
     # Both: the question is shown on stderr, as stdout may go to a program, and the answer is read from stdin.
     if arguments.yes or not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
         return True
@@ -109,7 +109,8 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _holding(client: QueueClient, qid: str) -> str:
-    """Returns what a queue holds, in words; empty for nothing, and for a queue whose removal will be an error."""
+    """Returns the content of a queue in words; empty for an empty queue, and for a queue whose removal will be an
+    error."""
     try:
         [info] = client.stats(qid)
     except Forbidden:  # somebody may be allowed to empty a queue, and not to see how full it is
@@ -143,7 +144,7 @@ def _agrees(question: str) -> bool:
 
 
 def redrive(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Moves the dead letters that are named, or as many as there are now, and prints how many were moved."""
+    """Moves the named dead letters, or as many as there are now, and prints how many were moved."""
     if arguments.mids:
         moved = client.redrive(arguments.queue, arguments.mids, to=arguments.to)
     else:
@@ -153,8 +154,8 @@ def redrive(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def _redrive_all(client: QueueClient, arguments: Namespace) -> list[int]:
-    """Moves the messages that the queue holds at the beginning, and not what comes back while this goes on: a message
-    whose consumer fails at once would be moved for ever."""
+    """Moves the messages that the queue holds at the beginning, and not those that come back meanwhile: a message whose
+    consumer fails at once would be moved for ever."""
     [before] = client.stats(arguments.queue)
     left = sum(count or 0 for count in (before.ready, before.in_flight, before.delayed))
     left = left if arguments.max is None else min(left, arguments.max)
@@ -195,7 +196,7 @@ def _list_claims(claims: list[Claim], out: Output) -> None:
 
 
 def _quoted(owner: str | None) -> str:
-    """Returns an owner as `--owner` takes it in a shell; nothing for oneself."""
+    """Returns an owner in the form that `--owner` takes in a shell; nothing for the caller's own claims."""
     return "" if owner is None else shlex.quote(owner)
 
 

@@ -73,7 +73,7 @@ def _fail(text: str) -> int:
 
 
 def hint(error: ServerError, arguments: Namespace) -> str:
-    """Returns what to do about an error of the server, to be said after it; empty when nothing is known."""
+    """Returns the advice that follows an error of the server; empty for an error without advice."""
     if isinstance(error, Unauthorized):
         if arguments.has_token:
             return " (the token is that of QS_TOKEN, QS_TOKEN_FILE or --token-file: is it in the server's access file?)"

@@ -41,7 +41,7 @@ _FIGURES = (
 
 def push(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Pushes each argument, each file, or else stdin as one message; with --lines each line of files or stdin. With
-    --key there is one message, which the client pushes again if it gets no answer."""
+    --key there is one message, which the client pushes again if no answer comes."""
     if arguments.create:
         client.new_queue(arguments.queue, exist_ok=True)
     if arguments.key is not None:
@@ -82,8 +82,7 @@ def _descriptor(name: str) -> Iterator[int]:
 
 
 def _content(name: str, *, allow_empty: bool) -> bytes:
-    """Reads a file, or stdin. Raises ValueError if there is nothing in it: a failed command before a pipe looks the
-    same."""
+    """Reads a file, or stdin. Raises ValueError for an empty one: a failed command before a pipe looks the same."""
     with _descriptor(name) as descriptor:
         content = b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
     if not content and not allow_empty:
@@ -95,7 +94,7 @@ def _content(name: str, *, allow_empty: bool) -> bytes:
 
 
 def _lines(name: str) -> Iterator[list[bytes]]:
-    """Yields complete lines without their ends, those of one read at a time."""
+    """Yields complete lines without their ends: the lines of one read at a time."""
     # By os.read: a file object would wait until its buffer is full, and a line of slow input would be pushed late.
     with _descriptor(name) as descriptor:
         incomplete: list[bytes] = []
@@ -115,7 +114,7 @@ def _lines(name: str) -> Iterator[list[bytes]]:
 
 
 def receive(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Prints up to --max messages. --wait applies to the first."""
+    """Prints up to --max messages. --wait applies to the first one."""
     remaining, wait = arguments.max, arguments.wait
     while remaining:
         deliveries = client.receive(arguments.queues, min(remaining, _AT_ONCE), wait, arguments.visibility)
@@ -144,7 +143,7 @@ def _hand_out(client: QueueClient, deliveries: list[Delivery], arguments: Namesp
 
 
 def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Deletes messages, and reports those that do not exist."""
+    """Deletes messages, and reports messages that do not exist."""
     deleted = set(client.delete_many(arguments.queue, arguments.mids))
     for mid in arguments.mids:
         if mid in deleted:
@@ -155,13 +154,13 @@ def delete(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def release(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Releases messages, and reports those that nobody holds, or that do not exist."""
+    """Releases messages, and reports messages that are not in flight or do not exist."""
     given = {"delay": arguments.delay, "count": not arguments.no_count, "reason": arguments.reason}
     return _settle_each(client.release, arguments, given, out)
 
 
 def reject(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Makes messages dead letters, and reports those that a claim holds, or that do not exist."""
+    """Makes messages dead letters, and reports messages that are in a claim or do not exist."""
     return _settle_each(client.reject, arguments, {"reason": arguments.reason}, out)
 
 
@@ -184,7 +183,7 @@ def _settle_each(call: Callable[..., None], arguments: Namespace, given: dict[st
 
 
 def ls(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Lists the queues, without --all except for those of a bus; or messages: those of one queue, or with --state of
+    """Lists the queues, without --all except for those of a bus; or lists messages: of one queue, or with --state of
     all queues."""
     if arguments.queue is not None:
         return list_messages(client, arguments, out, [arguments.queue])
@@ -221,7 +220,7 @@ def figures(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def ping(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Checks that the server answers, and prints how fast."""
+    """Checks that the server answers, and prints the time that the answer took."""
     start = time.perf_counter()
     client.ping()
     seconds = time.perf_counter() - start

@@ -37,8 +37,9 @@ def open_connection(
     *,
     security: Security = PLAIN,
 ) -> "Connection":
-    """Connects. timeout: seconds for each address of the host, and for the handshake of TLS; limits: of what is read;
-    security: whose token is not sent yet. Raises ServerUnavailable if nothing answers, or TLS cannot begin."""
+    """Connects to the server. timeout: seconds for each address of the host, and for the handshake of TLS; limits:
+    bounds of what is read; security: its token is not sent yet. Raises ServerUnavailable if no address answers, or TLS
+    cannot begin."""
     return Connection(open_wire(host, port, place, timeout, security), place, limits)
 
 
@@ -90,10 +91,10 @@ class Connection:
     # -- the beginning ------------------------------------------------------------------------------------------------
 
     def is_stale(self) -> bool:
-        """Tells whether the server has closed the connection, or is about to, while no answer was awaited.
+        """Tells whether the server has closed the connection, or is about to, without owing an answer.
 
-        A call looks first: a request on such a connection would fail, and the caller would not know whether it was
-        carried out. A restart of the server between two calls is nothing that a program has to handle.
+        A call asks this first: a request on such a connection would fail, and the caller would not know whether the
+        server has carried it out. A restart of the server between two calls is nothing that a program has to handle.
         """
         session = self.session
         try:
@@ -110,14 +111,14 @@ class Connection:
         return False
 
     def authenticate(self, token: Token, seconds: float | None) -> None:
-        """Says who the client is. Raises ServerError if the server refuses; then, and after any other exception, the
+        """Authenticates the client. Raises ServerError if the server refuses; then, and after any other exception, the
         connection must be closed. seconds: as in `answer`."""
         answer = self.answer(self.session.ask(Authenticate(token.reveal())), seconds)
         if isinstance(answer, Error):
             raise exception_for(answer)
 
     def greet(self, seconds: float | None) -> None:
-        """Sends what the session says first, and waits for no answer. seconds: as in `answer`."""
+        """Sends the session's greeting, and waits for no answer. seconds: as in `answer`."""
         with contextlib.suppress(OSError):  # the next call will get the error
             self.send(self.deadline(seconds))
 
@@ -134,7 +135,7 @@ class Connection:
     # -- requests and answers -----------------------------------------------------------------------------------------
 
     def send(self, deadline: float, message: Message | None = None) -> None:
-        """Writes what the session has to send. message: is posted first.
+        """Writes the session's pending bytes. message: is posted first.
 
         Raises TimeoutError, OSError: the connection must then be closed, as a part may have been sent.
         """
@@ -145,8 +146,8 @@ class Connection:
                 self._wire.send(data, deadline)
 
     def answer(self, pending: Pending, seconds: float | None) -> Message:
-        """Sends what the session has to send, and returns the answer. seconds: None for no limit. After an exception
-        the connection is out of step and must be closed."""
+        """Sends the session's pending bytes, and returns the answer. seconds: None for no limit. After an exception the
+        connection is out of step and must be closed."""
         try:
             return self.read(self.session.answer_to, pending, deadline=self.deadline(seconds))
         except TimeoutError:  # the deadline, or a limit of the system
@@ -154,7 +155,7 @@ class Connection:
 
     def last_answer(self, pending: Pending, seconds: float) -> None:
         """Reads the answer, if it comes within these seconds, on a connection that is to be closed. Shuts down the
-        sending side, which makes the server stop waiting."""
+        sending side first, which makes the server stop waiting."""
         with contextlib.suppress(OSError):
             self._wire.end()
             self.read(self.session.answer_to, pending, deadline=self.deadline(seconds))
@@ -219,7 +220,7 @@ class Connection:
 
     @property
     def _maybe_tls(self) -> bool:
-        """Tells whether the server may be one that waits for TLS."""
+        """Tells whether the other side may be a server with TLS, which waits for a handshake."""
         return not self.session.heard and not self._wire.secure
 
     def _readable(self, seconds: float) -> bool:
@@ -238,8 +239,8 @@ class Connection:
     # -- other threads, and the end -----------------------------------------------------------------------------------
 
     def make_wakeable(self) -> None:
-        """Prepares for `wake`. Not while another thread reads. Only subscriptions need it, so other clients save two
-        descriptors."""
+        """Prepares for `wake`. Must not be called while another thread reads. Only subscriptions need it, so other
+        clients save two descriptors."""
         if self._wakers is None:
             self._wakers = socket.socketpair()
             for end in self._wakers:
@@ -247,16 +248,16 @@ class Connection:
             self._selector.register(self._wakers[0], selectors.EVENT_READ)
 
     def wake(self) -> None:
-        """Makes a thread that reads check again what it waits for, and send pending bytes. Any thread or signal handler
-        may call it at any time: a socket has no lock that the interrupted thread could hold."""
+        """Makes a thread that reads check again whether it is done, and send pending bytes. Any thread or signal
+        handler may call this at any time: a socket has no lock that the interrupted thread could hold."""
         if self._wakers is not None:
             with contextlib.suppress(OSError):
                 self._wakers[1].send(b"!")
 
     def close(self, *, broken: bool = False) -> None:
-        """Ends the connection. If a thread reads it, that thread wakes up and closes the socket itself, lest the
-        descriptor be reused meanwhile. broken: after an error, so that others that use the connection know that the
-        program did not ask for its end."""
+        """Ends the connection. If a thread reads, the thread wakes up and closes the socket itself, so that no other
+        file gets the descriptor's number meanwhile. broken: after an error, so that other users of the connection know
+        that the program did not ask for its end."""
         if self._ended:
             return
         self._broken = broken

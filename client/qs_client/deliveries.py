@@ -91,7 +91,8 @@ class Deliveries(Closing):
         raise StopIteration
 
     def open(self) -> None:
-        """Subscribes now, not when the first message is asked for. Raises what asking for it would raise."""
+        """Subscribes now, not when the first message is asked for. Raises the same errors as the first message
+        would."""
         if self._open is None and not self._closed:
             try:
                 self._subscribe()

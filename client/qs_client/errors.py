@@ -75,7 +75,7 @@ class NotEmpty(Conflict):
 
 
 class Stale(Conflict):
-    """409: the message has been received again since, or is no longer in flight: the caller does not have it any
+    """409: the message has been received again since, or is no longer in flight: the caller does not hold it any
     more."""
 
 
@@ -136,8 +136,8 @@ class ProtocolMismatch(ServerUnavailable):
 
 
 class WrongProgram(ProtocolMismatch):
-    """Another program listens there: a bus instead of the queue server, the other way round, or an HTTP server. The
-    text says which, and where to look."""
+    """Another program listens at the address: a bus instead of the queue server, the other way round, or an HTTP
+    server. The text says which, and where to look."""
 
 
 class Disconnected(ServerUnavailable):
@@ -192,7 +192,7 @@ class Unexpected(Exception):
 
 
 class TooLong(Unexpected):
-    """A document is over the client's bound."""
+    """A document exceeds the client's bound."""
 
 
 class SpeaksTls(Unexpected):
@@ -200,11 +200,11 @@ class SpeaksTls(Unexpected):
 
 
 class SpeaksHttp(Unexpected):
-    """The data is what an HTTP server answers."""
+    """The data is an HTTP server's answer."""
 
 
 class OtherProgram(Unexpected):
-    """The other side is another program than the one expected. The text is its name."""
+    """The other side is another program than the expected one. The text is its name."""
 
 
 class Cut(Unexpected):

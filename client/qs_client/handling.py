@@ -3,7 +3,7 @@ again, and acknowledges the message in the end.
 
 A window is extended at its half: then one lost request leaves time for another. `visibility=` of the subscription or
 the receive says how long a window is, but not when it began: the message may have waited in this process. That, and the
-length of other windows, is reckoned from the end that the server named and this machine's clock; as the two clocks may
+length of other windows, is computed from the end that the server named and this machine's clock; as the two clocks may
 differ, a window of unknown length is extended at least every 15 seconds.
 
 The end is two calls, for the sync and the async client: `acknowledge` after a block that returned, and
@@ -40,7 +40,7 @@ from .lifetimes import call_after_fork
 from .waiting import Lease
 
 _UNKNOWN_WINDOW = 15.0
-"""Seconds between two extensions of a window whose length is not known: half of the server's default window."""
+"""Seconds between two extensions of a window of unknown length: half of the server's default window."""
 _SHORTEST = 0.05
 """Seconds between two extensions, at least: a window of less than a tenth of a second cannot be held by requests."""
 _RETRY = 1.0
@@ -88,7 +88,7 @@ class WindowExtension:
         self.due = self._clock() + (half if self.visibility is not None else min(half, self._half_of_rest(visible_at)))
 
     def failed(self, error: Exception) -> None:
-        """Notes that an extension failed. Logs, once, what another attempt will hardly cure."""
+        """Notes that an extension failed. Logs, once, an error that another attempt will hardly cure."""
         if isinstance(error, Stale | NotFound):
             self.taken = True
         elif not (self._reported or passes_by_itself(error)):
@@ -162,9 +162,9 @@ def is_outcome(raised: BaseException) -> bool:
 
 
 def reason_of(raised: BaseException) -> str | None:
-    """Returns what is kept with a message whose job raised this: type and text, of Reject and Retry the text alone, and
-    of a group those of all that it holds. At most `REASON` bytes, without characters that XML cannot carry; None if
-    there is no text."""
+    """Returns the reason that is kept with a message whose job raised this: type and text, for Reject and Retry the
+    text alone, and for a group the reasons of all that it holds. At most `REASON` bytes, without characters that XML
+    cannot carry; None if there is no text."""
     said = "; ".join(filter(None, map(_said, islice(errors_in(raised), REASON))))[:REASON]
     return replace_uncarriable(said).encode()[:REASON].decode(errors="ignore") or None
 
@@ -294,7 +294,7 @@ class Extender:
 
 
 class Handling:
-    """The context manager of `QueueClient.handling`. taken_away: at the end the message was somebody else's, or could
+    """The context manager of `QueueClient.handling`. taken_away: at the end another client had the message, or it could
     not be deleted: it is delivered again."""
 
     def __init__(
@@ -305,7 +305,7 @@ class Handling:
         patience: float | None,
         without_reasons: set[str],
     ) -> None:
-        """exchange: sends a request, and returns its answer; patience: see `acknowledge`; without_reasons: see
+        """exchange: sends a request, and returns its answer; patience: as in `acknowledge`; without_reasons: as in
         `negative_acknowledge`."""
         self.taken_away = False
         self._message = message
@@ -322,8 +322,8 @@ class Handling:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        """Settles the message. Swallows Reject and Retry alone: with them a job has said what becomes of its message,
-        and nothing is wrong with the program."""
+        """Settles the message. Swallows Reject and Retry alone: with one of these a job has said what becomes of its
+        message, and nothing is wrong with the program."""
         self._extender.discard(self._extension)
         if error is None:
             self.taken_away = not drive(acknowledge(self._message, self._patience), self._exchange)

@@ -38,7 +38,7 @@ _ADVICE = (
     ("self-signed", _CA),
     ("verify the first certificate", _CA),
 )
-"""Words of an error of TLS, and what to do about it. The first that fits counts."""
+"""Words in the text of a TLS error, and the advice for the error. The first words that fit count."""
 
 _PROGRAMS = {
     SERVER: "is a queue server, which QueueClient and `qs` speak to",

@@ -80,7 +80,8 @@ format. Or a context."""
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Says how a connection begins. context: for TLS, None for none; token: to authenticate with, None for none."""
+    """Says how a connection begins. context: for TLS, None without TLS; token: for authentication, None without a
+    token."""
 
     context: "ssl.SSLContext | None" = None
     token: Token | None = None
@@ -100,11 +101,11 @@ PLAIN = Security()
 
 
 def with_tls(scheme: bool | None, asking: Sequence[str]) -> bool:
-    """Tells whether a connection is with TLS. Whatever names a CA, a certificate or a key asks for TLS: otherwise a
-    client that was given one would send its token in the clear.
+    """Tells whether a connection uses TLS. A setting that names a CA, a certificate or a key asks for TLS: otherwise a
+    client with such a setting would send its token in the clear.
 
-    scheme: of the address, True for qss://, False for qs://, None for none; asking: the names of the flags, variables
-    or arguments that ask for TLS. Raises ValueError if the address says qs:// and something asks for TLS.
+    scheme: the address's, True for qss://, False for qs://, None for none; asking: the names of the flags, variables or
+    arguments that ask for TLS. Raises ValueError if the address says qs:// and something asks for TLS.
     """
     if scheme is False and asking:
         names = " and ".join(asking)
@@ -116,9 +117,9 @@ def with_tls(scheme: bool | None, asking: Sequence[str]) -> bool:
 
 
 def security(tls: Tls, token: str | Token | None) -> Security:
-    """Checks and returns what a client was given.
+    """Checks a client's arguments for TLS and token, and returns its security.
 
-    Raises OSError if a file of CAs cannot be read; ValueError if it holds none, or the token cannot be one; TypeError.
+    Raises OSError if a file of CAs cannot be read; ValueError if it holds no CA, or the token cannot be one; TypeError.
     """
     context = None
     if tls is not None and tls is not False:

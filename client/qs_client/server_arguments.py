@@ -32,7 +32,7 @@ def bus(text: str) -> ServerAddress:
 
 
 def _address(text: str, example: str) -> ServerAddress:
-    """Parses an address. example: has the default port."""
+    """Parses an address. example: an address with the default port, for the error text."""
     port = example.rpartition(":")[2]
     try:
         return server_address(text, int(port))
@@ -49,8 +49,8 @@ def read_address(
     parser: argparse.ArgumentParser, arguments: argparse.Namespace, name: str = "server", *, prefix: str = "--"
 ) -> ServerAddress:
     """Returns the address in a flag, else in its variable, else the default, and makes it the flag's value. Exits when
-    the address or the flags for TLS are wrong. name: of the flag, "server" or "bus"; prefix: what the names of the
-    flags for TLS begin with."""
+    the address or the flags for TLS are wrong. name: the flag's, "server" or "bus"; prefix: what the names of the flags
+    for TLS begin with."""
     variable, parse, default = _PLACES[name]
     address: ServerAddress | None = getattr(arguments, name)
     try:
@@ -86,8 +86,8 @@ def add_security(group: argparse._ActionsContainer, prefix: str = "--") -> None:
 
 
 def refuse_key(group: argparse._ActionsContainer) -> None:
-    """Adds a flag `--key` that is an error: once it was the flag of the certificate's key, and for `qs push` it is the
-    message's. Nobody's push may become one with a key by that."""
+    """Adds a flag `--key` that is an error: in an earlier version it named the certificate's key, and for `qs push` it
+    is the message's key. So a command line for the earlier version never pushes with a key by mistake."""
     group.add_argument("--key", type=_no_key, help=argparse.SUPPRESS)
 
 
@@ -104,7 +104,8 @@ def refuse_port(group: argparse._ActionsContainer, flag: str) -> None:
 
 
 def _key_of(prefix: str) -> str:
-    """Returns the name of the flag for the key of a certificate, without the prefix. `--key` alone is a message's."""
+    """Returns the name of the flag for the key of a certificate, without dashes. Without a prefix the flag is
+    `--client-key`, because `--key` is the key of a message."""
     return "client-key" if prefix == "--" else "key"
 
 
@@ -166,10 +167,11 @@ def make_security(
     prefix: str = "--",
     environ: Mapping[str, str] = os.environ,
 ) -> "Security":
-    """Returns what the flags, the address and the variables say. warn: gets a line about what is not safe.
+    """Returns the security that the flags, the address and the variables ask for. warn: gets a line about what is not
+    safe.
 
-    Raises OSError, with the file's name, if a file cannot be read. Raises ValueError if one does not hold what it
-    should, or as for `check_security`.
+    Raises OSError, with the file's name, if a file cannot be read; ValueError if a file does not hold what it should,
+    or for a contradiction as in `check_security`.
     """
     from .security import PLAIN, Security  # noqa: PLC0415 - --help needs none
 
@@ -198,7 +200,7 @@ def make_security(
 
 
 def _is_here(host: str) -> bool:
-    """Tells whether what is sent to a host stays on this machine, as far as its name tells."""
+    """Tells whether bytes for a host stay on this machine, as far as its name tells."""
     import ipaddress  # noqa: PLC0415 - only a token needs it
 
     try:

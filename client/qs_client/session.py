@@ -91,7 +91,7 @@ class Session:
     """
 
     def __init__(self, limits: Limits = CLIENT_LIMITS, program: str | None = None) -> None:
-        """program: the name of the one expected; None: it is not asked."""
+        """program: the name of the expected one; None: the session does not ask which program answers."""
         self.unmatched = MessageBuffer()
         self.on_unmatched: Callable[[Message], None] | None = None
         self.releases: list[ReleaseMessage] = []  # releases to send on another connection
@@ -119,7 +119,7 @@ class Session:
 
     @property
     def checks_program(self) -> bool:
-        """Tells whether the other side has to be the program expected: nothing has been posted."""
+        """Tells whether the other side has to be the expected program, which holds until a message is posted."""
         return self._program is not None
 
     def check_program(self) -> None:
@@ -133,7 +133,7 @@ class Session:
 
     @property
     def awaits_answer(self) -> bool:
-        """Tells whether an answer is still to come, even if nobody waits for it."""
+        """Tells whether an answer is still to come, even if no caller waits for it."""
         return bool(self._pending)
 
     def data_to_send(self) -> bytes:
@@ -157,10 +157,10 @@ class Session:
         field."""
         self._out.append(self._peer.send(message))
         self._has_posted = True
-        self._program, self._other = None, ""  # from now on, whoever is there is the one that is wanted
+        self._program, self._other = None, ""  # from now on, any program may be at the other side
 
     def subscribe(self, request: Subscribe) -> Subscription:
-        """Subscribes. Deliveries go to the subscription; the answer, or the error, to its `asked`."""
+        """Subscribes. Deliveries go to the subscription; the answer, or the error, goes to its `asked`."""
         asked = self.ask(request)
         subscription = self._subscriptions[request.req] = Subscription(request, asked)
         return subscription
@@ -178,8 +178,8 @@ class Session:
         return asked
 
     def drop(self, pending: Pending) -> DroppedRequest:
-        """Stops waiting for an answer, which may come all the same: messages in it are released then. The result
-        becomes ready when that is done."""
+        """Stops waiting for an answer. If the answer still comes, its messages are released, and then the result
+        becomes ready."""
         dropped = DroppedRequest()
         pending.wake = lambda: dropped.begin(self._undo(pending))
         if pending.ready:
@@ -198,7 +198,7 @@ class Session:
             self._peer.receive_data(data)
 
     def end_of_data(self) -> str:
-        """Returns how the server ended the stream, in words."""
+        """Notes the end of the stream. Returns how the server ended it, in words."""
         inside = self._peer.end_of_data() is not None
         if inside and self._beginning.startswith(_TLS):
             return "speaks TLS (use qss:// or tls=True) and closed the connection"
@@ -211,7 +211,7 @@ class Session:
 
     @property
     def drained(self) -> bool:
-        """Tells whether the last call of `route` took the last that had come. False says nothing."""
+        """Tells whether the last call of `route` took the last message that had come. False says nothing."""
         return self._peer.drained
 
     def route(self) -> bool:
@@ -253,8 +253,8 @@ class Session:
         return self._skimmed(self._skim)
 
     def _unreadable(self, fault: Fault, req: str) -> None:
-        """Fails the request of an answer that is well-formed, and not valid. Leaves a delivery with the server, which
-        makes it visible again when its window or the connection ends."""
+        """Fails the request whose answer is well-formed, but not valid. Leaves an invalid delivery with the server,
+        which makes the message visible again when its window or the connection ends."""
         subscription = self._subscriptions.get(req)
         if req in self._pending or subscription is None:
             text = f"the answer cannot be read, and the request may have been done: {fault.text}"
@@ -274,7 +274,7 @@ class Session:
             )
 
     def _skimmed(self, skim: Skim) -> bool:
-        """Reads an answer that is too long to its end if it holds messages, to release them."""
+        """Reads an answer that is too long to its end if it may hold messages, to release them."""
         pending = self._pending.get(skim.req)
         if pending is not None and may_hold_messages(pending.request):
             if not skim.ended:
@@ -306,7 +306,7 @@ class Session:
         return self.unmatched.take()
 
     def _answer(self, pending: Pending, message: Message) -> None:
-        """Gives a request its answer. Raises Unexpected if it cannot be one."""
+        """Gives a request its answer. Raises Unexpected for a message that cannot answer it."""
         request = pending.request
         if not isinstance(message, Error) and (type(message) is not type(request) or message.type != "response"):
             raise Unexpected(f"a {message.type} of {message.op} came in answer to {request.op}")
@@ -385,21 +385,22 @@ class Session:
     # -- releasing what nobody takes ----------------------------------------------------------------------------------
 
     def _undo(self, pending: Pending) -> list[Pending]:
-        """Takes back what an answer has brought that nobody waits for. Returns the requests that do it."""
+        """Takes back the messages in an answer that no caller waits for. Returns the requests that release them."""
         if isinstance(pending.answer, Subscribe) and (found := self._subscriptions.get(pending.request.req)):
             ending = self.end(found)
             return [] if ending is None else [ending]
         return [self.ask(release) for release in releases_of(pending.request, pending.answer)]
 
     def _release(self, message: Message) -> None:
-        """Releases a delivery that the program has not seen, so it is no try. A storage that cannot take a receive
-        back refuses that, and the delivery is released as one."""
+        """Releases a delivery that the program has not seen, without counting its receive. A storage that cannot take a
+        receive back refuses that, and then the receive counts."""
         for release in releases_of(message, message):
             release.uncounted = True
             asked = self.ask(release)  # nobody waits for the answer
             asked.wake = partial(self._release_counted, asked, release)
 
     def _release_counted(self, asked: Pending, refused: ReleaseMessage) -> None:
-        """Releases a delivery that could not be released uncounted: better a try too many than a window to wait for."""
+        """Releases a delivery whose uncounted release was refused: one counted receive too many is better than a
+        message hidden for a whole window."""
         if isinstance(asked.answer, Error) and asked.answer.code == NOT_IMPLEMENTED.code:
             self.ask(ReleaseMessage(refused.qid, refused.mid, refused.receives))

@@ -7,7 +7,8 @@ from .security import Tls, Token, security, with_tls
 
 
 def _checked_tls(tls: Tls, scheme: bool | None) -> Tls:
-    """Returns what an address with a scheme says about TLS. Raises ValueError if the two contradict each other."""
+    """Returns what an address with a scheme says about TLS. Raises ValueError if the scheme contradicts the argument
+    tls."""
     if scheme and tls is False:
         raise ValueError("tls is False, but the address asks for TLS: write qs://, or leave tls out")
     asks = tls is not None and tls is not False
@@ -33,7 +34,7 @@ class Settings:
         tls: Tls,
         token: str | Token | None,
     ) -> None:
-        """host, port, usual: see `located`."""
+        """host, port, usual: as in `located`."""
         # Digits alone are a port without a host, which `located` refuses; the system would take them for an address.
         if isinstance(host, str) and (":" in host or host.isdigit()):
             from qs_schemas.addresses import located  # noqa: PLC0415 - rarely needed at start

@@ -1,5 +1,5 @@
-"""Finds the messages that have to be released: those in an answer that nobody takes, even one that is too long to
-keep."""
+"""Finds the messages that have to be released: the messages in an answer that no caller takes, even in one that is too
+long to keep."""
 
 from xml.parsers import expat  # parses bytes that no other parser sees; no entity can be defined there
 
@@ -29,16 +29,16 @@ def releases_of(request: Message, answer: Message | None) -> list[ReleaseMessage
 
 
 class Skim:
-    """Reads the rest of a document that exceeds the bound, and keeps only which messages it holds.
+    """Reads the rest of a document that exceeds the bound, and keeps only the ids of its messages.
 
-    req: of the request that it answers; ended: it is complete or unreadable.
+    req: the answered request's; ended: the document is complete or unreadable.
 
-    Ensures: it uses no more memory than the ids of the messages take, however long the document is.
-    Assumes an answer of a server. Anything else holds no messages, or ends the reading with an error of the parser.
+    Ensures: it uses no more memory than the ids of the messages take, however long the document is. Assumes an answer
+    of a server. Anything else holds no messages, or ends the reading with an error of the parser.
     """
 
     def __init__(self, begun: bytes, text: str) -> None:
-        """begun: the bytes of the document so far; text: of the error."""
+        """begun: the bytes of the document so far; text: the error's."""
         self.text = text
         self.req: str | None = None
         self.ended = False

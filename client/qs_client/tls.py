@@ -28,7 +28,7 @@ def client_context(tls: bool | str | os.PathLike[str] | ssl.SSLContext) -> ssl.S
 
 
 def unverified_context() -> ssl.SSLContext:
-    """Returns a context that takes any certificate of any server: whoever is on the way can read everything."""
+    """Returns a context that takes any certificate of any server: an attacker on the way can read everything."""
     context = client_context(True)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -64,7 +64,7 @@ def _trusting(path: Path) -> ssl.SSLContext:
 
 
 def _readable(path: Path) -> None:
-    """Raises the OSError with the file's name, which those of `ssl` lack."""
+    """Raises the OSError of opening the file, with the file's name, which the errors of `ssl` lack."""
     path.open("rb").close()
 
 
@@ -81,7 +81,7 @@ class TlsLayer:
     """
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        """host: the name or address that the server's certificate has to be for."""
+        """host: the name or address for which the server's certificate has to be valid."""
         self._lock = threading.Lock()  # OpenSSL's objects are not for more than one thread at a time
         self._plain = bytearray()  # decrypted, and not read yet
         try:

@@ -16,7 +16,7 @@ taken. An interrupted program must end soon; what is not done by then is done by
 class Waitable:
     """An object to wait for. wake: called when it may be ready; None when nobody waits.
 
-    Whoever makes it ready calls `wake`, from the code that routes messages. So `wake` must not wait or raise.
+    The code that routes messages makes the object ready and calls `wake`. So `wake` must not wait or raise.
     """
 
     __slots__ = ("wake",)
@@ -77,13 +77,13 @@ class MessageBuffer(Waitable):
 
 
 class Lease:
-    """Notes how received messages were received. visibility: the seconds of their window, None for the queue's own;
-    lost: the connection of their subscription has ended, so the server has taken back all that were not acknowledged.
+    """Notes how messages were received. visibility: the seconds of their window, None for the queue's own; lost: the
+    connection of their subscription has ended, so the server has taken back all that were not acknowledged.
 
-    One is shared by all messages of a subscription, so a lost connection is noted once. It tells a `delete` that comes
-    too late for a message of a lost connection, which is no error, from one that is.
+    One Lease is shared by all messages of a subscription, so a lost connection is noted once. A `delete` that comes too
+    late for a message of a lost connection is not an error; the Lease tells it from one that is.
 
-    It is a part of messages that programs may pickle, so it refers to nothing.
+    A Lease is a part of messages that programs may pickle, so it refers to nothing.
     """
 
     __slots__ = ("lost", "visibility")
@@ -129,7 +129,7 @@ class Subscription(MessageBuffer):
 
 
 class DroppedRequest(Waitable):
-    """A request that nobody waits for any more. Ready when the messages in its answer have been released."""
+    """A request whose answer no caller waits for any more. Ready when the messages in its answer have been released."""
 
     __slots__ = ("_asked", "_has_answer")
 

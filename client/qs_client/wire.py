@@ -1,4 +1,4 @@
-"""A socket of the sync client: connects, sends within a time, reads what has come. With TLS, or without."""
+"""A socket of the sync client: connects, sends within a time, and reads, with or without TLS."""
 
 import contextlib
 import math
@@ -26,14 +26,14 @@ class Wire:
     """A connected socket, and the TLS session over it if there is one.
 
     Ensures
-    1. `send` returns when the system has taken all bytes, or raises. Nothing can be sent after it has raised, as a part
-       may have gone out.
+    1. `send` returns when the system has taken all bytes, or raises. After it has raised, nothing can be sent, because
+       a part may have gone out.
     2. `receive` never waits: its caller has found the socket readable, and a spurious wake-up is None.
-    3. `shut_down` may be called at any moment, by any thread and by a signal handler, and wakes whoever waits.
+    3. `shut_down` may be called at any moment, by any thread and by a signal handler, and wakes a thread that waits.
 
     Assumes one thread at a time that sends, and one that reads.
-    Never closes the descriptor by itself: `close` is called when no thread waits for it, as the system would give the
-    same number to the next file that is opened.
+    Never closes the descriptor by itself: its owner calls `close` when no thread waits for the descriptor, because the
+    system may give the same number to the next file that is opened.
     """
 
     def __init__(
@@ -55,7 +55,8 @@ class Wire:
         selector.register(self._sock, selectors.EVENT_READ, self)
 
     def shake_hands(self, deadline: float) -> None:
-        """Completes the handshake of TLS. Raises TlsFailed, OSError; TimeoutError at the deadline, on the clock."""
+        """Completes the handshake of TLS. Raises TlsFailed, OSError; TimeoutError at the deadline, on the wire's
+        clock."""
         layer = self._layer
         if layer is None:
             return
@@ -100,8 +101,8 @@ class Wire:
         return self._layer is not None and self._layer.readable
 
     def receive(self) -> bytes | None:
-        """Returns what has come on a readable socket: b"" at the end, None when nothing has come, as after a spurious
-        wake-up. Raises OSError if the connection broke."""
+        """Returns the bytes that have come on a readable socket: b"" at the end, None when no bytes have come, as after
+        a spurious wake-up. Raises OSError if the connection broke."""
         layer = self._layer
         if layer is not None and layer.readable:
             return layer.read()
@@ -115,7 +116,7 @@ class Wire:
         return layer.read()
 
     def has_input(self) -> bool:
-        """Tells whether what has come on a readable socket is data or the end, not something of TLS alone."""
+        """Tells whether a readable socket has data or the end, and not bytes of the TLS session alone."""
         if self._layer is not None and not self._layer.readable:
             with contextlib.suppress(BlockingIOError):
                 self._layer.feed(self._sock.recv(_PIECE))
@@ -141,7 +142,7 @@ class Wire:
                 self._sock.send(data)
 
     def close(self) -> None:
-        """Closes the descriptor, and says nothing: in a child process, the connection is the parent's."""
+        """Closes the descriptor without a word to the server: in a child process, the connection is the parent's."""
         self._sock.close()
 
 

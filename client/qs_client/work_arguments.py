@@ -21,7 +21,7 @@ signals: TERM or INT stops gracefully, a second one at once; HUP loads the code 
 
 
 def add_work(add: AddCommand) -> None:
-    """Adds `work`."""
+    """Adds the subcommand `work` and its arguments."""
     added = add(
         "work",
         "work_processes:work",
@@ -62,7 +62,7 @@ def check_work(arguments: argparse.Namespace) -> None:
 
 
 def _example(text: str) -> str:
-    """Returns how the function may have been meant of which somebody wrote this, without a colon."""
+    """Returns an example of MODULE:FUNCTION for a text without a colon."""
     if text.endswith(".py") or "." not in text:
         return f"{text.removesuffix('.py').replace('/', '.')}:FUNCTION"
     module, _, function = text.rpartition(".")

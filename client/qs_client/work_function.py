@@ -16,9 +16,9 @@ from .errors import Reject
 from .handling import text_of
 
 WRONG = 2
-"""The exit code when there is no such function, or none that can be called: starting again would not help."""
+"""The exit code when there is no such function, or it cannot be called: starting again would not help."""
 FAILED = 1
-"""The exit code when its module raises: perhaps what it needs is not there yet."""
+"""The exit code when the function's module raises: perhaps something that it needs is not there yet."""
 
 
 class UnusableError(Exception):
@@ -67,9 +67,10 @@ def load(name: str) -> Callable[[Any], object]:
 
 
 def calling(function: Callable[[Any], object], *, as_json: bool, as_xml: bool) -> Callable[[GetMessage], None]:
-    """Returns what handles a message: it calls the function with the message, or with the JSON or XML that it holds.
+    """Returns the handler of a message: it calls the function with the message, or with the JSON or XML in the message.
 
-    It raises what the function raises, and Reject for a message that does not hold what it should: it never will.
+    The handler raises the function's exceptions, and Reject for a payload that is not JSON or XML: a further attempt
+    would not help.
     """
     decode = _json if as_json else _xml if as_xml else _message
 

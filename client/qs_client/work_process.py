@@ -34,7 +34,7 @@ from .work_processes import Report
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
 _AT_ONCE = 0.05
-"""Seconds, at most, in which a message that was released comes again if its queue has no back-off."""
+"""Seconds, at most, in which a released message comes again if its queue has no back-off."""
 _OFTEN = 3
 """Failures of such a message in a row before which a process pauses."""
 _LONGEST_PAUSE = 5.0

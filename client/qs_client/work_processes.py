@@ -47,8 +47,8 @@ class Report(Enum):
 
 
 def work(client: "QueueClient", arguments: Namespace, _: Output) -> int:
-    """Works until a signal says to stop, and then shows a summary. Returns 0 then, 128 and its number after a second
-    signal, and what `work_function` says if the function cannot be called at the start.
+    """Works until a signal says to stop, and then shows a summary. Returns 0 then, 128 and the signal's number after a
+    second signal, and the code of `work_function` if the function cannot be called at the start.
 
     client: is connected, so the address and the token are right; the processes have connections of their own.
     """
@@ -76,8 +76,8 @@ class WorkerProcess:
     """
 
     def __init__(self, words: Sequence[str]) -> None:
-        """Starts it, in a process group of its own: Ctrl-C at a terminal does not reach its jobs, and `kill` ends what
-        its job has started, too."""
+        """Starts the process, in a process group of its own: Ctrl-C at a terminal does not reach its jobs, and `kill`
+        also ends the programs that a job has started."""
         self._socket, theirs = socket.socketpair()
         with theirs:
             # -P: a file queue.py in the current directory must not hide that of the standard library from qs.
@@ -97,7 +97,7 @@ class WorkerProcess:
         return self._socket.fileno()
 
     def reports(self) -> Iterator[tuple[Report, str]]:
-        """Yields what it has reported since the last time. Does not wait."""
+        """Yields the reports since the last call. Does not wait."""
         try:
             while data := self._socket.recv(65536):
                 self._begun += data
@@ -112,17 +112,18 @@ class WorkerProcess:
             yield Report(word), text
 
     def finish(self) -> None:
-        """Tells it to end after the job that it does, however long that takes."""
+        """Tells the process to end after its present job, however long that takes."""
         with contextlib.suppress(OSError):
             self._socket.send(b"finish\n")
 
     def stop(self) -> None:
-        """Tells it to end after the job that it does, within its grace."""
+        """Tells the process to end after its present job, within its grace."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:
-        """Ends it at once, and the programs that its job has started. Must not have been waited for."""
+        """Ends the process at once, and the programs that its job has started. Call it only before the process has been
+        waited for."""
         if self.popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
@@ -131,7 +132,7 @@ class WorkerProcess:
         self._socket.close()
 
     def describe_end(self) -> str:
-        """Returns how it has ended, in words."""
+        """Returns how the process has ended, in words."""
         if self.failure is not None:
             return self.failure[1]
         code = self.popen.returncode
@@ -190,8 +191,8 @@ class Processes:
         self._terminal = _terminal()
 
     def run(self) -> int:
-        """Returns the exit code, once all have ended: 0 after a signal to stop, 128 and the signal's number after a
-        second one; that of a process if none of them can work at the start."""
+        """Runs the processes. Returns the exit code, once all have ended: 0 after a signal to stop, 128 and the
+        signal's number after a second one; the code of a process if none can work at the start."""
         with selectors.DefaultSelector() as self._selector, _signals() as signals:
             self._selector.register(signals, selectors.EVENT_READ)
             try:
@@ -235,7 +236,7 @@ class Processes:
             self._newcomer = self._start()
 
     def _read_reports(self, process: WorkerProcess) -> None:
-        """Reads what a process has said, and whether it has ended."""
+        """Reads the reports of a process, and notes whether it has ended."""
         ended = process.popen.poll() is not None  # before reading: what it said last is there by then
         for report, text in process.reports():
             if report is Report.READY:
@@ -333,8 +334,8 @@ class Processes:
 
 
 def _terminal() -> bool:
-    """Tells whether this process has a terminal. Without it, SIGHUP is a wish to reload; of one that has gone, it is
-    the end."""
+    """Tells whether this process has a terminal. Without a terminal, SIGHUP asks for a reload; with one, it means that
+    the terminal has gone, and ends the process."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -344,8 +345,8 @@ def _terminal() -> bool:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """Gives a socket from which the numbers of signals can be read: those to stop, to reload, and of a process's end.
-    A signal that was ignored (`nohup`) stays so."""
+    """Yields a socket from which the numbers of signals can be read: those to stop, to reload, and of a process's end.
+    A signal that was ignored (`nohup`) stays ignored."""
     reading, writing = socket.socketpair()
     writing.setblocking(False)
     # The selector has to wake, and a handler could do nothing safe in the middle of other code. So the numbers come

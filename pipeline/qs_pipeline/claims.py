@@ -192,7 +192,7 @@ class Claims:
         return search(lambda seq: self.claim(seq, most, size, upto))
 
     def acknowledge(self, done: Offset) -> None:
-        """Removes the messages of this claim and of all before it for good. Can be repeated. Raises DataLossError if
+        """Removes the messages of this claim and of all before it. Can be repeated. Raises DataLossError if
         the server has never made that claim."""
         queue, consumer = self._connection.queue, self._consumer
         try:

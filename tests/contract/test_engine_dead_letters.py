@@ -144,7 +144,7 @@ def test_a_policy_that_changes(dying: Bench) -> None:
 
 
 def test_uncounted_release_under_new_policy(dying: Bench) -> None:
-    """A release that does not count does not count either if the message dies all the same, under a new policy."""
+    """A release that does not count does not count either if the message still dies, under a new policy."""
     bench = dying
     configure(bench, "q", max_receives=9)
     [mid] = bench.push(b"x")

@@ -38,7 +38,8 @@ def test_delete(bench: Bench, state: str, with_receipt: bool) -> None:
 
 
 def test_delete_of_what_another_holds(bench: Bench) -> None:
-    """Without a count of receives a message is deleted whoever holds it; its holder is told that there is none."""
+    """Without a count of receives a message is deleted also while a consumer holds it; its holder is told that there is
+    none."""
     bench.queue()
     [mid] = bench.push(b"x")
     receive(bench, visibility=SECOND)

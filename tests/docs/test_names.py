@@ -38,7 +38,7 @@ def test_no_two_tests_of_a_folder_share_a_name() -> None:
 
 
 def test_every_test_says_its_behaviour() -> None:
-    """A test without a docstring leaves whoever sees it fail to find out what it is for."""
+    """A test without a docstring does not say what has failed."""
     assert [f"{path}: {name}" for path, name, text in all_tests() if not text] == []
 
 

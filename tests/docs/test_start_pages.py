@@ -224,8 +224,8 @@ def _cells_of(page: str, after: str = "") -> list[list[str]]:
 
 @pytest.mark.parametrize(("lacking", "field"), [("priorities", "priority"), ("order within groups", "group")])
 def test_compare_page_denies_only_what_is_missing(lacking: str, field: str) -> None:
-    """The reasons against qs name exactly what the protocol cannot ask for: whoever adds the field corrects the
-    page."""
+    """The reasons against qs name exactly what the protocol cannot ask for: a change that adds the field has to correct
+    the page."""
     assert "mid" in PushMessage.__dataclass_fields__
     paragraph = (
         (DOCS / "compare.md").read_text(encoding="utf-8").partition("**Do not take qs**")[2].partition("\n\n")[0]

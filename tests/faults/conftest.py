@@ -39,7 +39,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def damaged(built: Journal, home: Path) -> Iterator[Journal]:
-    """A copy to damage for good. built: the journal of the module's tests."""
+    """A copy to damage. built: the journal of the module's tests."""
     root = built.copy(home / f"damaged-{next(_numbers)}")
     yield built._replace(root=root)
     shutil.rmtree(root)

@@ -1,4 +1,4 @@
-"""Claims and batches on disks that fail: an error changes nothing for good, and asking again does it once."""
+"""Claims and batches on disks that fail: an error changes nothing that lasts, and asking again does it once."""
 
 import errno
 import itertools
@@ -101,7 +101,8 @@ def reference(root: Path, operation: str) -> tuple[Shown, Shown]:
 @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_claims_on_full_disk(operation: str, lasting: bool, crash: bool, tmp_path: Path) -> None:
-    """At each file operation: an error, and all is as before, or done; with room again it is done once, for good."""
+    """At each file operation: an error, and all is as before, or done; with room again it is done once, and stays
+    done."""
     before, after = reference(tmp_path / "reference", operation)
     failures = 0
     for at in itertools.count(1):

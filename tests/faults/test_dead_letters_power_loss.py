@@ -1,5 +1,5 @@
 """A power loss at every file operation of a run in which messages die, are rejected, come back and get too old: each is
-in exactly one queue with its last reason, or gone for good."""
+in exactly one queue with its last reason, or gone."""
 
 import functools
 import os

@@ -35,7 +35,7 @@ SURVIVORS: dict[Removal, str] = {
         "links of what is in the journal still: but the next run would take them for what a repair has set aside"
     ),
 }
-"""What can be left out, and no test of a power loss fails: and why it is done all the same."""
+"""What can be left out, and no test of a power loss fails: and why it is done nevertheless."""
 
 _RENAMED = frozenset(
     {

@@ -127,7 +127,7 @@ def test_convert(root: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where pushes are refused, messages die all the same, each with its reason, and old ones are removed; what is kept
+    """Where pushes are refused, messages still die, each with its reason, and old ones are removed; what is kept
     for that lasts until all have moved. Once there is room, pushes go on."""
     small_segments(monkeypatch, 64 * 1024)
     tmp_path.joinpath("root").mkdir()

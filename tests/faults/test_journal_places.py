@@ -214,7 +214,7 @@ def with_wrong_checkpoint(root: Path) -> tuple[int, int]:
 
 
 def test_check_compares(root: Path) -> None:
-    """A check reads every message that a start would have, and a repair mends what it finds."""
+    """A check reads every message that a start would have, and a repair repairs the damage that it finds."""
     one, two = with_wrong_checkpoint(root)
     refusal = examine(f"{root}/.journal", Disk()).refusal
     assert refusal is not None

@@ -147,7 +147,7 @@ def test_a_record_of_a_list(damaged: Journal) -> None:
 
 
 def test_the_length_of_a_record(damaged: Journal) -> None:
-    """After a wrong length, the following records are found all the same."""
+    """After a wrong length, the following records are still found."""
     path, frame = a_list(damaged)
     flip(path, frame.start + FRAME_HEAD + 1, 0)
     done, found = repaired(damaged)

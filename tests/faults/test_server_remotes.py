@@ -424,7 +424,7 @@ def test_figures_while_some_are_down(
 
 
 def test_memcached_is_gone_at_the_start(elsewhere: Elsewhere, tmp_path: Path, own: ServerProcess) -> None:
-    """The queue server starts all the same, lists the queues, and uses them when memcached has come."""
+    """The queue server still starts, lists the queues, and uses them when memcached has come."""
     with Wire(own) as wire:
         made(wire, "q", "memcached")
         made(wire, "local", "journal")

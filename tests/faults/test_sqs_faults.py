@@ -118,7 +118,7 @@ def test_what_passes(engine: SqsEngine, proxy: FaultySqs, fault: Exception, text
 
 
 def test_every_operation_is_given_up(engine: SqsEngine, proxy: FaultySqs) -> None:
-    """An operation that fails for good has changed nothing, and later ones succeed."""
+    """An operation whose every attempt fails has changed nothing, and later ones succeed."""
     [mid] = push(engine, b"x")
     receive(engine)
     proxy.before = failing(1000, BROKEN)

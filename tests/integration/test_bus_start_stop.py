@@ -284,7 +284,7 @@ def test_second_signal_cuts_off_bus_clients(shared_server: ServerProcess, produc
 
 
 def test_a_stop_without_the_server(tmp_path: Path) -> None:
-    """When the server has gone the bus stops all the same, soon; what it could not delete comes again later."""
+    """When the server has gone the bus still stops soon; what it could not delete comes again later."""
     server = ServerProcess(tmp_path / "root", *FAST)
     bus = BusProcess(server, "--grace", "60")
     with Wire(server) as wire, Wire(bus) as client:

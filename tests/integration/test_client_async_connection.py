@@ -278,7 +278,7 @@ def test_a_post_that_the_socket_does_not_take(backend: str) -> None:
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read())
-        assert posted.wait(GIVE_UP)  # whoever reads meanwhile makes room
+        assert posted.wait(GIVE_UP)  # a task that reads meanwhile frees the buffer
         for _ in range(3):
             assert isinstance(conversation.read(), PushMessage)
         conversation.answer(Ping(req="done"))

@@ -383,8 +383,8 @@ def test_slow_async_job_is_extended(backend: str) -> None:
 
 def test_job_that_raises() -> None:
     """The message of a job that raises is released with the reason, and the exception goes on; Reject makes the message
-    a dead letter, Retry releases it with a delay, and the loop goes on. What the job has released itself is left alone.
-    """
+    a dead letter, Retry releases it with a delay, and the loop goes on. What the job has released itself is left
+    alone."""
     seen: Seen = queue.SimpleQueue()
     with scripted(acknowledging(seen, 1, 2, 3, 4)) as server, client_of(server) as client:
         messages = client.subscribe("q")
@@ -499,7 +499,7 @@ def test_opened_subscription() -> None:
 
 @both
 def test_async_job_that_is_done_when_it_is_cancelled(backend: str) -> None:
-    """A cancellation after the block is over deletes the message all the same."""
+    """A cancellation after the block is over still deletes the message."""
 
     async def main() -> None:
         async with aclient(server) as client:

@@ -419,7 +419,7 @@ TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 
 def test_columns_of_dirq(qs: Run, client: QueueClient) -> None:
-    """The ids of dirq are longer than those of other storages: the columns are under their heads all the same."""
+    """The ids of dirq are longer than those of other storages: the columns are still under their heads."""
     client.new_queue("columns", storage="dirq")
     client.push("columns", "x")
     head, row = qs("ls", "columns", "-l")[1].splitlines()

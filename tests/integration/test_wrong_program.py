@@ -87,7 +87,7 @@ OF_THE_BUS = [bus_client, on_trio(async_bus_client)]
 
 
 def test_who_answers(shared_server: ServerProcess, bus: BusProcess) -> None:
-    """The answer to `ping` names the program, to whoever asks."""
+    """The answer to `ping` names the program, to any client."""
     for program, name in ((shared_server, "qs-server"), (bus, "qs-bus")):
         with Wire(program) as wire:
             assert f'<op name="{name}"><ping/></op>' in wire.ask(PING)

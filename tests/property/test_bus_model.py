@@ -158,7 +158,7 @@ class Model:
         self.connected = True
 
     def steal(self, which: int) -> None:
-        """Takes a visible message from the queue for good, as another consumer."""
+        """Takes a visible message from the queue and deletes it, as another consumer."""
         visible = [mid for mid, message in self.stored[self.q].items() if not message.out]
         if visible:
             del self.stored[self.q][visible[which % len(visible)]]

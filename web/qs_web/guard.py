@@ -44,7 +44,7 @@ MOST_HEADERS = 16 * 1024
 """Bytes that the first line and the headers of a request may have: those of a browser with many cookies of other
 pages on the same host have some 8 KiB."""
 _UNREAD = 64 * 1024
-"""Bytes of a refused form that are read all the same, so that its connection can be used again."""
+"""Bytes of a refused form that are still read, so that its connection can be used again."""
 _WITHIN = 1
 """Seconds in which these bytes have to come."""
 

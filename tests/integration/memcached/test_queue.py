@@ -46,7 +46,7 @@ def test_many_pages(make: MakeEngine) -> None:
 
 
 def test_long_list(make: MakeEngine) -> None:
-    """A list that is longer than a page is one push all the same, and what is too long for memcached is refused."""
+    """A list that is longer than a page is still one push, and what is too long for memcached is refused."""
     engine = make()
     push_numbers(engine, 150)
     mids = push_numbers(engine, 1500, at_once=1500)

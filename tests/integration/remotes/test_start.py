@@ -38,7 +38,7 @@ def ended(*flags: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_default_storage(elsewhere: Elsewhere, tmp_path: Path, storage: str) -> None:
-    """With --storage new queues are made there, and by their name in the root all the same."""
+    """With --storage new queues are made there, and still by their name in the root."""
     with elsewhere.serving(tmp_path / "root", "--storage", storage) as server, Wire(server) as wire:
         assert code(wire.ask(new_queue("q"))) == 0
         made(wire, "local", "journal")

@@ -53,7 +53,7 @@ def test_openmetrics(browser: httpx.Client) -> None:
 
 @pytest.mark.parametrize("version", ["abc", "1.x.0", "", ";;="])
 def test_a_format_that_there_is_not(browser: httpx.Client, version: str) -> None:
-    """A version that nobody can have meant is answered all the same."""
+    """A version that nobody can have meant is still answered."""
     answer = browser.get("/metrics", headers={"accept": f"application/openmetrics-text; version={version}"})
     assert answer.status_code == 200
     assert "qs_up 1.0" in answer.text

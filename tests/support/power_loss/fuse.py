@@ -106,7 +106,7 @@ class FuseServer:
         except (FuseError, FileNotFoundError) as error:
             code, answer = error.errno or errno.ENOENT, b""
         if answer is not None:
-            with contextlib.suppress(FileNotFoundError):  # whoever asked has been killed
+            with contextlib.suppress(FileNotFoundError):  # the process that asked has been killed
                 os.write(self.fd, _OUT.pack(_OUT.size + len(answer), -code, unique) + answer)
         return True
 

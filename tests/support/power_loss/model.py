@@ -179,7 +179,7 @@ class Model:
         last = -1
         for mid, chain in self.messages.get(made.operation, {}).items():
             if chain[0].operation >= begun:
-                continue  # if it is there all the same, it stays unknown
+                continue  # if it is still there, it stays unknown
             last = max(last, mid) if chain[0].operation < answered else last
             actual = seen.messages.get(mid)
             if actual is None and chain[-1].value is None and chain[-1].operation < answered:

@@ -330,7 +330,7 @@ def _kept_effects(engine: DirectoriesEngine) -> Effects:
     return found
 
 
-DirectoriesEngine.effects = _kept_effects  # type: ignore[method-assign] # whoever commits is not whoever looks
+DirectoriesEngine.effects = _kept_effects  # type: ignore[method-assign] # tests commit and look at effects apart
 
 
 def arrived(engine: Engine) -> dict[str, int]:

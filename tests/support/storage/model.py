@@ -20,7 +20,7 @@ from support.storage.calls import next_due
 from support.storage.engines import ManualClock
 
 # Delays end at odd times and windows at even ones. A window that ends in the very microsecond at which an earlier delay
-# of the message would have ended is taken for that delay by whoever reads the directory anew: that is known.
+# of the message would have ended is taken for that delay by a program that reads the directory anew: that is known.
 WINDOWS = st.integers(0, 20).map(lambda half: 2 * half)
 DELAYS = WINDOWS.map(lambda even: even + 1)
 COUNTS = st.none() | st.integers(0, 3)

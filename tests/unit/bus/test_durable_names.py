@@ -90,8 +90,8 @@ A, B, ANONYMOUS, ADMIN = reader("a"), reader("b"), reader(None), Principal("ops"
 
 
 async def test_each_principal_has_names_of_its_own() -> None:
-    """The owner is part of the queue's name: whoever comes first keeps nobody else from a name. An admin uses one that
-    is there."""
+    """The owner is part of the queue's name: the client that comes first keeps no other from a name. An admin uses one
+    that is there."""
     world = World()
     assert await world.use("n", A) == "bus:q:a:n"
     assert await world.use("n", A) == "bus:q:a:n"

@@ -379,7 +379,7 @@ def test_push_many_lists_stay_under_a_documents_size(character: bytes) -> None:
 
 
 def test_push_many_sends_a_large_message_alone() -> None:
-    """A message larger than a list's bound is sent all the same: what is too large, the server knows."""
+    """A message larger than a list's bound is still sent: only the server knows what is too large."""
     large = b"x" * (5 * 1024 * 1024)
     assert [len(batch) for batch in batches.drafts_in_batches([b"a", large, b"b", b"c"])] == [1, 1, 2]
 

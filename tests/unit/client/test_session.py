@@ -124,7 +124,7 @@ def test_answer_in_pieces() -> None:
 
 
 def test_answers_in_any_order() -> None:
-    """Several requests may be open: each gets its own answer, whoever reads, and is told that it has come."""
+    """Several requests may be open: each gets its own answer, whichever task reads, and is told that it has come."""
     session = Session()
     first, of_first = ask(session, PushMessage("q", b"1"))
     second, of_second = ask(session, PushMessage("q", b"2"))

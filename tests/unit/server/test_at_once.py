@@ -331,7 +331,7 @@ async def test_cut_off_during_batch_in_thread_finishes_batch(
 async def test_cut_off_during_request_in_thread_sends_no_answer(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that is cut off makes no answer for a request that was in its thread, which is done all the same."""
+    """A server that is cut off makes no answer for a request that was in its thread, which is still carried out."""
     faults: list[object] = []
 
     def broken(self: object, message: object) -> bytes:

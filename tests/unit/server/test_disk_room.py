@@ -156,7 +156,7 @@ async def test_refused_after_end_logs_again(
 async def test_refused_without_free_bytes_names_disk(
     nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file system that does not tell its free bytes is named all the same."""
+    """A file system that does not tell its free bytes is still named."""
     disk = RoomyDisk()
     disk.free = None
     DiskRoom("/root", clock_of(autojump_clock), disk).refused(1)

@@ -134,7 +134,7 @@ async def test_anonymous_client_without_rights_is_stranger(tmp_path: Path, autoj
 
 
 async def test_stranger_that_reads_nothing_is_cut_off(tmp_path: Path, autojump_clock: Clock) -> None:
-    """A client that never takes its answers, so that nothing can be said to it, is cut off all the same."""
+    """A client that never takes its answers, so that nothing can be said to it, is still cut off."""
     async with closed(tmp_path, autojump_clock, linger=1.0) as running:
         client = running.connect()
         client.stream.coming.lockstep = True  # what the server sends waits until it is read

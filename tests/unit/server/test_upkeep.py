@@ -138,7 +138,7 @@ class Fault(Job):
 
 
 async def test_upkeep_gives_back_work_after_broken_batch(caplog: pytest.LogCaptureFixture) -> None:
-    """A fault of something else that is in the batch does not end the upkeep for good."""
+    """A fault of something else that is in the batch does not end the upkeep."""
     engine = Upkept(MockClock(), 2, 0, work=False)
     storage: Engine = engine  # type: ignore[assignment]
     committer = Committer(storage, Durability.ALWAYS, Waiters(), Subscriptions(storage, now))

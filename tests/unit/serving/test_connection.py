@@ -283,7 +283,7 @@ async def test_a_silent_client(nursery: trio.Nursery, autojump_clock: MockClock)
 
 
 async def test_a_fault_of_the_session_ends_its_connection(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    """The fault is in the log, the client is disconnected, and whoever reads for all goes on."""
+    """The fault is in the log, the client is disconnected, and the hub goes on reading for all."""
     served.session.next = "fail"
     served.wire.say(PING)
     assert (served.phase, served.closed) == (Phase.CLOSED, 1)
@@ -299,7 +299,7 @@ async def test_an_answer_that_closes(served: Served) -> None:
 
 
 async def test_dismiss_does_not_end_it_before_the_caller_returns(served: Served, autojump_clock: MockClock) -> None:
-    """Whoever dismisses a client may be in the middle of something for it."""
+    """Code that dismisses a client may be in the middle of a step for that client."""
     served.connection.dismiss(table.TOO_MANY, "too slow")
     assert (served.phase, served.connection.is_refused) == (Phase.READING, True)
     await trio.sleep(0.01)

@@ -315,7 +315,7 @@ def test_queue_removed(bench: Bench, tmp_path: Path) -> None:
     bench.engine.refresh()
     assert not list(bench.engine.queues())
     assert next_due(bench.engine) is None
-    assert arrived(bench.engine) == {"q": sys.maxsize}  # whoever waits for it is to hear of it
+    assert arrived(bench.engine) == {"q": sys.maxsize}  # a receive that waits for it has to hear of it
     with pytest.raises(NoSuchQueueError):
         listed(bench)
     bench.queue()

@@ -199,7 +199,7 @@ def test_errors_of_a_directory_that_may_not_be_read(tmp_path: Path, make: Callab
 
 @pytest.mark.parametrize("make", [simple, queue])
 def test_directory_above_that_may_not_be_read(tmp_path: Path, make: Callable[..., Any]) -> None:
-    """Directories above the queue are synced if that is allowed; otherwise the addition succeeds all the same."""
+    """Directories above the queue are synced if that is allowed; otherwise the addition still succeeds."""
 
     class Private(FaultyDisk):
         def open(self, path: str, flags: int, mode: int = 0o777) -> int:  # type: ignore[override]

@@ -147,7 +147,7 @@ def test_a_checkpoint_that_cannot_be_synced(
 
 
 def test_a_checkpoint_beside_endless_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under a load that always leaves something to compact, a checkpoint is made all the same: a start after it does
+    """Under a load that always leaves something to compact, a checkpoint is still made: a start after it does
     not read the whole log."""
     monkeypatch.setattr("qs_storage.journal.upkeep.maintenance._CHECKPOINT", 1 << 18)
     segments_of(monkeypatch, 1 << 16, 1 << 16)

@@ -185,7 +185,7 @@ def test_a_crash_at_every_file_operation(tmp_path: Path, durability: Durability,
         crashed = bool(place.disk.failed)
         place.crash()
         place.settle()
-        unsure = place.unsure  # deleted for good, if the crash came after the write of the commit
+        unsure = place.unsure  # durably deleted, if the crash came after the write of the commit
         got += place.consume() or unsure
         assert (sorted(got), place.files()) == ([b"1", b"2", b"3"], []), at
         place.crash()

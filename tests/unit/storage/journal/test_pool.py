@@ -56,7 +56,7 @@ def test_what_is_whole(pool: Pool, sizes: tuple[int, ...], whole: bool) -> None:
 
 
 def test_a_push_leaves_it_whole(pool: Pool) -> None:
-    """A file is taken only if two of the largest remain; whoever need not leave that takes the smallest that fits."""
+    """A file is taken only if two of the largest remain; a request without this rule takes the smallest that fits."""
     fill(pool, SIZE, 4 * SIZE, SIZE)
     assert pool.take(4 * SIZE, SIZE) is None  # two of four times the size would have to remain
     found = pool.take(SIZE, SIZE)
