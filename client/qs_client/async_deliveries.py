@@ -80,7 +80,7 @@ class AsyncDeliveries(AsyncClosing):
     def _lost(self, error: ServerError | OSError) -> None:
         """Sets the time of the next attempt. Raises the error when there is to be none."""
         if self._open is not None:
-            self._open[1].lease.lost = True  # so a late `delete` of one of its messages is no error
+            self._open[1].lease.lost = True  # so a late `delete` of one of its messages is not an error
         if self._closed:  # by another task, which is why the call failed
             return
         try:

@@ -108,7 +108,7 @@ class Deliveries(Closing):
     def _lost(self, error: ServerError | OSError) -> None:
         """Waits until the time of the next attempt. Raises the error when there is to be none."""
         if self._open is not None:
-            self._open[1].lease.lost = True  # so a late `delete` of one of its messages is no error
+            self._open[1].lease.lost = True  # so a late `delete` of one of its messages is not an error
             self._open = None
         if self._closed:  # in another thread, which is why the call failed
             return

@@ -50,7 +50,7 @@ _TLS = (b"\x15\x03", b"\x16\x03")
 """The first bytes of a TLS stream: an alert or a handshake, of version 3."""
 
 _HTTP = (b"http/", b"<!doctype html", b"<html")
-"""The first bytes, in lower case, of an HTTP server's answer to what is no HTTP. Some send the page alone."""
+"""The first bytes, in lower case, of an HTTP server's answer to what is not HTTP. Some send the page alone."""
 
 _BEGINNING = 16
 """The first bytes of a stream that are kept: they tell what else than the protocol the other side speaks. The longest
@@ -114,7 +114,7 @@ class Session:
 
     @property
     def may_get_unasked(self) -> bool:
-        """Tells whether the server may send messages that no request waits for: then data is no sign of the end."""
+        """Tells whether the server may send messages that no request waits for: then data is not a sign of the end."""
         return self._has_posted or self.on_unmatched is not None or bool(self._subscriptions)
 
     @property

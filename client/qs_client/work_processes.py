@@ -69,8 +69,8 @@ def work(client: "QueueClient", arguments: Namespace, _: Output) -> int:
 class WorkerProcess:
     """A process that calls the function, seen from the one that has started it.
 
-    did_a_job: so starting another one in its place is no waste; socket_ended: nothing more will be reported; failure:
-    why it cannot work, its exit code and a text.
+    did_a_job: it has finished a job, so a process in its place is worth a start; socket_ended: nothing more will be
+    reported; failure: why it cannot work, its exit code and a text.
 
     Ensures: it learns of the end of this process, however that comes, as the socket between them ends then.
     """

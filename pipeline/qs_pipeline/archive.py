@@ -135,7 +135,7 @@ class BatchWriter:
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """The result of a run: messages and batches of each queue."""
+    """The result of a run: numbers of messages and batches of each queue."""
 
     messages: dict[str, int] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)

@@ -60,14 +60,14 @@ def date_of(moment: Column) -> Column:
 
 
 def short_hash(*parts: str) -> str:
-    """Returns 16 hex digits, the same for the same texts."""
+    """Returns 16 hex digits of a hash, the same for the same texts."""
     # Joined by what no text has, so that ("a", "bc") and ("ab", "c") differ.
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def partition(queue: str) -> str:
     """Returns the directory of a queue's partition, named as Hive and Spark do. Raises UsageError if the name is too
-    long, or is the one for missing values."""
+    long, or is the name that stands for missing values."""
     if queue == _HIVE_NULL:
         raise UsageError(
             f"the queue {queue!r} cannot be archived: readers of Parquet would take its partition for missing values"
@@ -79,7 +79,7 @@ def partition(queue: str) -> str:
 
 
 def archive_id(files: Files, *, create: bool) -> str:
-    """Returns the id of the archive in a directory. create: make one if there is none.
+    """Returns the id of the archive in a directory. create: make an id if there is none.
 
     Raises CheckpointLostError if the directory holds archived files without the state, and UsageError if there is no
     archive and create is False.
@@ -128,7 +128,7 @@ class QueueState:
     """
 
     def __init__(self, files: Files, archive: str, queue: str) -> None:
-        """archive: its id."""
+        """archive: the archive's id."""
         self.queue = queue
         self.partition = partition(queue)
         self.consumer = f"archive-{archive}"
@@ -140,7 +140,7 @@ class QueueState:
         self.checkpoint = Checkpoint(files, f"{self._path}/checkpoint")
 
     def open(self, columns: dict[str, str]) -> None:
-        """Checks the state before the first batch of a run. columns: of the table, name -> type.
+        """Checks the state before the first batch of a run. columns: the table's, name -> type.
 
         Raises CheckpointLostError if the checkpoint is older than the archive, and SchemaMismatchError if batches of
         this queue were written with other columns.

@@ -54,7 +54,7 @@ def read_peeked(partition: PeekPartition) -> Iterator[pa.RecordBatch]:
 
 
 def _peeked(connection: QueueConnection, partition: PeekPartition) -> Iterator[list[Delivery]]:
-    """Yields lists of at most SLICE_MOST messages and, judging by the previous list, SLICE_BYTES."""
+    """Yields lists of at most SLICE_MOST messages and about SLICE_BYTES, estimated from the previous list."""
     after, most = partition.after, _AHEAD
     while after < partition.last:
         mids = [mid for mid in _visible(connection, after, most) if mid <= partition.last]
@@ -111,7 +111,7 @@ class QsBatchReader(DataSourceReader):
     """
 
     def __init__(self, options: Options) -> None:
-        """Raises BadOptionError if mode is consume and the option consumer is missing."""
+        """Checks the options. Raises BadOptionError if mode is consume and the option consumer is missing."""
         self._options = options
         self._consumer = consumer_of(options, "mode consume") if options.mode == "consume" else None
 

@@ -39,7 +39,7 @@ class Checkpoint:
         return found[-1] if found else None
 
     def sync(self, batch: int) -> None:
-        """Syncs the entries of a batch. Call it before anything that the batch does is durable."""
+        """Syncs the entries of a batch. Call it before any effect of the batch is durable."""
         wanted = ["metadata", f"{OFFSETS}/{batch}", f"{COMMITS}/{batch - 1}", f"{COMMITS}/{batch}"]
         paths = [f"{self._path}/{each}" for each in wanted]
         present = [path for path in paths if self._files.exists(path)]
@@ -47,8 +47,8 @@ class Checkpoint:
         self._files.sync([*present, *(path for path in checksums if self._files.exists(path)), self._path])
 
     def mend(self) -> None:
-        """Removes entries at the end of the logs that a power loss has left empty or torn. Nothing was done with them,
-        see `sync`."""
+        """Removes entries at the end of the logs that a power loss has left empty or torn. No batch has acted on such
+        an entry, see `sync`."""
         for log in (OFFSETS, COMMITS):
             for batch in reversed(self._batches(log)):  # only those at the end can be torn: earlier ones were synced
                 if self._whole(f"{self._path}/{log}/{batch}"):
@@ -70,7 +70,7 @@ class Checkpoint:
             self._files.replace(f"{self._path}/{COMMITS}/{batch}", _COMMIT)
 
     def end_offset(self, batch: int) -> dict[str, Any] | None:
-        """Returns the end offset of the query's only source in that batch; None when it is not known."""
+        """Returns the end offset of the query's only source in that batch, None for an unknown one."""
         data = self._files.read(f"{self._path}/{OFFSETS}/{batch}")
         if data is None:
             return None

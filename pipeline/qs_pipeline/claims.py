@@ -85,7 +85,7 @@ class Offset:
 
 
 INITIAL = Offset()
-"""The start of a query without a checkpoint: nothing is claimed."""
+"""The start of a query without a checkpoint: no message is claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +96,16 @@ class Slice:
     parts: int
 
     def size(self, count: int) -> int:
-        """Returns how many of count messages it holds."""
+        """Returns how many of `count` messages the slice holds."""
         return count * (self.part + 1) // self.parts - count * self.part // self.parts
 
     def halves(self) -> tuple["Slice", "Slice"]:
-        """Returns the two slices that it consists of."""
+        """Returns the two halves of the slice."""
         return Slice(2 * self.part, 2 * self.parts), Slice(2 * self.part + 1, 2 * self.parts)
 
     def cut(self, count: int, size: int) -> Iterator["Slice"]:
-        """Yields the slices in which it is read, in order: at most SLICE_MOST messages each, SLICE_BYTES on average.
-        count, size: messages and bytes of the whole claim."""
+        """Yields the smaller slices in which this one is read, in order: at most SLICE_MOST messages each, SLICE_BYTES
+        on average. count, size: messages and bytes of the whole claim."""
         own = self.size(count)
         share = size * own // count if count else 0
         pieces = max(min(max(-(-own // SLICE_MOST), -(-share // SLICE_BYTES)), own), 1)
@@ -146,8 +146,8 @@ class Claims:
         self._who = f"the consumer {consumer!r} of the queue {connection.queue!r} on {connection.place}"
 
     def claim(self, seq: int, most: int | None = None, size: int | None = None, upto: int | None = None) -> Offset:
-        """Returns claim number seq: the existing one, or a new one of the oldest visible messages. count 0: there are
-        none.
+        """Returns claim number seq: the existing one, or a new one of the oldest visible messages. A claim with count 0
+        has no messages.
 
         most: messages; size: bytes; upto: the greatest mid. Raises Stale and Conflict like the client.
         """
@@ -161,7 +161,7 @@ class Claims:
     def after(
         self, done: Offset, most: int | None, size: int | None, upto: int | None, acknowledged: bool = False
     ) -> Offset:
-        """Returns the claim after the one that a checkpoint says is done, and acknowledges that first, unless
+        """Returns the claim that follows the claim `done` of a checkpoint, and acknowledges `done` first, unless
         `acknowledged`.
 
         Raises CheckpointLostError, ConsumerInUseError or DataLossError if the server's numbers contradict the
@@ -201,8 +201,8 @@ class Claims:
             raise DataLossError(self._ahead_text(done)) from None
 
     def outstanding(self) -> list[Claim]:
-        """Returns the unacknowledged claims, in order. Others have an owner: those of another principal's consumer of
-        this name, which a principal with the right admin is shown too."""
+        """Returns the unacknowledged claims, in order. A claim with an owner belongs to another principal's consumer of
+        this name; a principal with the right admin is shown these claims too."""
         queue = self._connection.queue
         claims = self._ask(lambda client: client.list_claims(queue))
         # An admin is shown the consumers of other principals too, which may have the same name.
@@ -210,7 +210,7 @@ class Claims:
         return sorted(own, key=lambda claim: claim.seq)
 
     def warn_of_others(self) -> None:
-        """Logs claims that exist although there is no checkpoint: they may belong to another query."""
+        """Logs the claims that exist although there is no checkpoint: they may belong to another query."""
         for claim in self.outstanding():
             log.warning(
                 "claim %d of %s (%d messages) exists already, and is read first: if another query works under that "
@@ -221,8 +221,8 @@ class Claims:
             )
 
     def is_there(self, offset: Offset) -> bool:
-        """Returns whether the server still has that claim. If not, raises DataLossError if strict, and logs a warning
-        otherwise. Raises ConsumerInUseError if the claim holds other messages than the offset says."""
+        """Tells whether the server still has that claim. If it has not, raises DataLossError if strict, and logs a
+        warning otherwise. Raises ConsumerInUseError if the claim holds other messages than the offset says."""
         found = {claim.seq: claim for claim in self.outstanding()}.get(offset.seq)
         if found is None:
             self._report_loss(self._gone_text(offset.seq))
@@ -236,8 +236,8 @@ class Claims:
         return True
 
     def read(self, offset: Offset, piece: Slice) -> list[Delivery]:
-        """Returns the messages of a slice of a claim. Missing messages are lost: Raises DataLossError if strict,
-        otherwise a warning. BadRequest when the slice exceeds one answer."""
+        """Returns the messages of a slice of a claim. For missing messages, raises DataLossError if strict, and logs a
+        warning otherwise. Raises BadRequest when the slice exceeds one answer."""
         queue, consumer = self._connection.queue, self._consumer
         try:
             messages = self._ask(
@@ -303,8 +303,8 @@ class Claims:
 
 
 def search(claim: Callable[[int], Offset]) -> Offset:
-    """Finds the only number for which the server makes a claim, and returns the claim. claim: makes it, or raises Stale
-    when the number is too low and another Conflict when it is too high.
+    """Finds the only number for which the server makes a claim, and returns the claim. claim: makes a claim of a
+    number, or raises Stale for a number that is too low and another Conflict for one that is too high.
 
     Doubles the number until it is too high, then bisects: some 2 * log2(number) questions. A refused number makes no
     claim.
@@ -333,7 +333,7 @@ def acknowledge(
     security: Security = OPEN,
     seq: int | None = None,
 ) -> int:
-    """Removes what a batch read in mode consume has read. Call it when the rows have been processed.
+    """Removes the messages that a batch read in mode consume has read. Call it when the rows have been processed.
 
     seq: the last claim to remove (column claim_seq), None for all of the consumer. Returns how many claims were
     removed. Until then, each read of that consumer returns the same messages: at-least-once. It is exactly-once if

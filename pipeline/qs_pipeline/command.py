@@ -34,7 +34,7 @@ _SIGNALLED = 128
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SHORTEST = 0.1
-"""Seconds between two updates of the line: more often, and writing to a terminal would slow small batches."""
+"""Seconds between two updates of the line: with more updates, writing to a terminal would slow small batches."""
 
 
 class ProgressLine:
@@ -78,7 +78,7 @@ class ProgressLine:
                 self._stream.flush()
 
     def clear(self) -> None:
-        """Removes the line before other output."""
+        """Clears the progress line in the terminal, so that other output can take its place."""
         with self._lock:
             if self._shown:
                 self._stream.write("\r\x1b[K")
@@ -105,7 +105,7 @@ class _StopOnSignal:
     """Catches SIGINT and SIGTERM inside the block, and asks the job to stop.
 
     The first signal lets the current batch end, the second interrupts it, and a third raises KeyboardInterrupt: Spark
-    may be in a call that looks at nothing else.
+    may be in a call that notices nothing else.
     """
 
     def __init__(self, stop: "Stop", say: Callable[[str], None]) -> None:
@@ -309,7 +309,7 @@ def _report(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: Pro
 
 
 def _server(arguments: Namespace) -> dict[str, Any]:
-    """Returns where the queue server is, and how to get at it, as the functions of the jobs take it."""
+    """Returns the queue server's host, port and security as the arguments of the jobs' functions."""
     host, port = arguments.server
     return {"host": host, "port": port, "security": arguments.security}
 
@@ -344,7 +344,7 @@ def _fail(error: Exception, arguments: Namespace, log: IO[bytes] | None) -> int:
 
 
 def _with_flags(error: PipelineError, job: str) -> PipelineError:
-    """Replaces options of the data source in an error's text by the job's own flags."""
+    """Replaces options of the data source in an error's text by the flags of the job."""
     # Who typed a command knows its flags, and not the options that the job has made of them.
     text = str(error)
     if job in ("archive", "route") and isinstance(error, DataLossError) and "failOnDataLoss" in text:
@@ -356,7 +356,7 @@ def _with_flags(error: PipelineError, job: str) -> PipelineError:
 
 
 def _keep_log(log: IO[bytes] | None) -> str:
-    """Copies what the JVM has logged, if anything, to a file, and returns a hint at it."""
+    """Copies the JVM's log, if there is any, to a file, and returns a hint at the file."""
     if log is None or not os.fstat(log.fileno()).st_size:
         return " (-v shows more)"
     # The log itself has no name, so that it never stays behind, and ends with this process.

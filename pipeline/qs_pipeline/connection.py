@@ -30,11 +30,12 @@ class QueueConnection(Closing):
 
     Ensures:
     1. A question is answered, or raises an error of the pipeline that says what to do. A lost connection, a server that
-       shuts down and a request that was cut off are not told: the question is asked again until the patience is over.
-    2. Nothing is sent before the first question, so making one in a process that asks nothing costs nothing.
+       shuts down and a request that was cut off raise nothing: the question is asked again until the patience is over.
+    2. Nothing is sent before the first question, so making a connection in a process that asks nothing costs nothing.
 
-    Assumes that every question can be repeated without harm. It holds for claims, which have a number; for parts, which
-    have an attempt; and for a publication, which has a batch. A push that has no key must never be asked through it.
+    Assumes that every question can be repeated without harm. That holds for claims, which have a number; for parts,
+    which have an attempt; and for a publication, which has a batch. A push without a key must never be asked through
+    it.
     """
 
     def __init__(
@@ -60,15 +61,15 @@ class QueueConnection(Closing):
         """Returns the question's result. Asks again when the connection is lost, so the question must be safe to
         repeat.
 
-        Raises NoServerError if the server stays away for longer than the patience, or is no queue server. Errors that
-        the server answers are raised like the client's.
+        Raises NoServerError if the server stays away for longer than the patience, or is not a queue server. Errors
+        that the server answers are raised like the client's.
         """
         # The time begins with the first failure: a question may wait long for its answer without any.
         until: float | None = None
         for delay in delays():
             try:
                 return question(self._client)
-            except ProtocolMismatch as error:  # it is no queue server, and will not become one
+            except ProtocolMismatch as error:  # it is not a queue server, and will not become one
                 raise NoServerError(str(error)) from error
             except ServerUnavailable as error:
                 until = self._clock() + self.patience if until is None else until
@@ -78,7 +79,7 @@ class QueueConnection(Closing):
         raise AssertionError("the delays have no end")
 
     def must_have_queue(self) -> None:
-        """Raises NoSuchQueueError if the queue does not exist."""
+        """Checks that the queue exists. Raises NoSuchQueueError if it does not."""
         try:
             self.ask(lambda client: client.stats(self.queue))
         except NotFound:
@@ -87,7 +88,7 @@ class QueueConnection(Closing):
             ) from None
 
     def refused(self, what: str, error: ServerError) -> PipelineError:
-        """Returns the error for an unexpected answer. what: was asked for, as in `the claim`."""
+        """Returns the error for an unexpected answer. what: the thing that was asked for, as in `the claim`."""
         if isinstance(error, NotImplementedByServer):
             return PipelineError(
                 f"the server on {self.place} cannot do {what} on the queue {self.queue!r}: exactly-once needs a queue "

@@ -70,7 +70,8 @@ class Shape:
         self._attributes = [each for each in columns.values() if each.key.startswith("_")]
 
     def check(self, element: Any, doubts: list[str]) -> None:
-        """Compares an lxml element with the columns. Raises MisfitError if something has no place, or is missing.
+        """Compares an lxml element with the columns. Raises MisfitError if an element or attribute has no column, or a
+        required one is missing.
 
         doubts: gets the values that Spark may be unable to read, to explain it if Spark indeed cannot.
         """
@@ -193,7 +194,7 @@ _TESTS = {
 @dataclass(frozen=True, slots=True)
 class Requirements:
     """The requirements for payloads. columns: for documents, as JSON of Spark; root: the required name of the root
-    element, None for any; xsd: to validate by, if any."""
+    element, None for any; xsd: the schema that validates documents, None for no validation."""
 
     columns: str
     root: str | None = None
@@ -208,7 +209,8 @@ class Checker:
         self._shape = shape_of(StructType.fromJson(json.loads(requirements.columns)))
 
     def check(self, body: bytes | None) -> tuple[str | None, str | None]:
-        """Returns why the payload does not fit, or None, and a value that Spark may be unable to read, if any."""
+        """Returns the reason why the payload does not fit, or None, and a value that Spark may be unable to read, if
+        any."""
         doubts: list[str] = []
         try:
             self._shape.check(self._parser.parse(body or b""), doubts)
@@ -219,7 +221,7 @@ class Checker:
 
 @lru_cache(_KEPT)
 def checker(requirements: Requirements) -> Checker:
-    """Returns this process's checker for the rules."""
+    """Returns this process's checker for the requirements."""
     return Checker(requirements)
 
 

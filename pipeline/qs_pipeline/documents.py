@@ -30,8 +30,8 @@ class DocumentSchema(StructType):
     """The columns for a document's content, all of them nullable, and the requirements for documents."""
 
     def __init__(self, content: StructType, *, root: str | None = None, xsd: Xsd | None = None) -> None:
-        """content: a document without a value that is NOT NULL here does not fit; root: the name of the root element,
-        `{namespace}name` or `name`, None for any; xsd: to validate documents by.
+        """content: the columns; a document that lacks a value which is NOT NULL here does not fit; root: the name of
+        the root element, `{namespace}name` or `name`, None for any; xsd: the schema that validates documents.
 
         Raises SchemaMismatchError if there would be no columns, or columns that no document can fill.
         """
@@ -54,7 +54,7 @@ def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> D
     """Reads the schema of payloads from a file of this machine. root: the name of the root element, required for an XSD
     that declares several elements; with DDL and JSON it may be `{namespace}name`.
 
-    Raises UsageError if a file cannot be read, and SchemaMismatchError if it is no schema, or not one of a document.
+    Raises UsageError if a file cannot be read, and SchemaMismatchError if it is not a schema, or not one of a document.
     Errors in an XSD name the line.
     """
     data = schema_bytes(path)
@@ -71,8 +71,8 @@ def read_schema(spark: SparkSession, path: str, *, root: str | None = None) -> D
 
 
 def check_schema_file(path: str, *, root: str | None = None) -> None:
-    """Checks what needs no Spark: that the file can be read, and all of an XSD but its columns. Raises like
-    `read_schema`."""
+    """Checks a schema file as far as that needs no Spark: that the file can be read, and all of an XSD except its
+    columns. Raises like `read_schema`."""
     if is_xsd(schema_bytes(path)):
         _root_name(read_xsd(path), root)
 
@@ -112,7 +112,7 @@ def _first_line(error: PySparkException) -> str:
 
 
 def _root_name(xsd: Xsd, root: str | None) -> str:
-    """Returns the name of the root element."""
+    """Returns the name of the root element: the given one, or the only one that the XSD declares."""
     if not xsd.elements:
         raise SchemaMismatchError(
             f"{xsd.path} declares no element, only types: declare the root element of the payloads"
@@ -128,7 +128,7 @@ def _root_name(xsd: Xsd, root: str | None) -> str:
 
 
 def _columns_of_xsd(spark: SparkSession, xsd: Xsd, name: str) -> StructType:
-    """Returns the columns that Spark derives from the element. All files that Spark reads for it have been checked
+    """Returns the columns that Spark derives from the element. All files that Spark reads for this have been checked
     before."""
     java: Any = spark._jvm
     try:
@@ -149,7 +149,7 @@ def _columns_of_xsd(spark: SparkSession, xsd: Xsd, name: str) -> StructType:
 
 
 def _must_be_fillable(kind: Any, place: str) -> None:
-    """Raises SchemaMismatchError if elements cannot be assigned to columns."""
+    """Checks that elements can be assigned to columns. Raises SchemaMismatchError if they cannot."""
     if isinstance(kind, ArrayType):
         _must_be_fillable(kind.elementType, place)
     if not isinstance(kind, StructType):
@@ -183,7 +183,7 @@ def with_document(rows: DataFrame, schema: StructType) -> DataFrame:
     """Returns the rows with two more columns, one of them null in each row: `document`, the payload's content as that
     type, and `_corrupt_record`, the reason why the payload does not fit. `body` stays unchanged.
 
-    rows: with the payload in a column `body`, binary or string; schema: from `read_schema`, or any structure.
+    rows: have the payload in a column `body`, binary or string; schema: from `read_schema`, or any structure.
     """
     if not isinstance(schema, DocumentSchema):  # a user's own structure: without a root and an XSD
         schema = DocumentSchema(schema)

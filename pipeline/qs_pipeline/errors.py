@@ -13,7 +13,7 @@ INSTALL = install("spark")
 
 
 class PipelineError(Exception):
-    """Ends a job. exit_code: of the command; 1 for errors without a code of their own."""
+    """Ends a job. exit_code: the command's; 1 for errors without a code of their own."""
 
     exit_code: ClassVar[int] = 1
 
@@ -43,7 +43,7 @@ class NoJavaError(PipelineError):
 
 
 class NoServerError(PipelineError):
-    """The queue server cannot be reached, does not answer, or is no queue server."""
+    """The queue server cannot be reached, does not answer, or is not a queue server."""
 
     exit_code = 4
 
@@ -61,7 +61,7 @@ class ConsumerInUseError(PipelineError):
 
 
 class CheckpointLostError(PipelineError):
-    """The checkpoint was deleted, or is older than what was done with it: continuing would lose or duplicate
+    """The checkpoint was deleted, or is older than the work that was done with it: continuing would lose or duplicate
     messages."""
 
     exit_code = 7

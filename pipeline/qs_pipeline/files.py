@@ -25,7 +25,7 @@ class Files(Protocol):
         """Returns the URI under which Spark writes to the path."""
 
     def local(self, path: str) -> str | None:
-        """Returns the path on this machine, None when it is elsewhere."""
+        """Returns the path on this machine, None for a directory elsewhere."""
 
     def names(self, path: str) -> list[str]:
         """Returns the sorted names in a directory, without checksum files. Empty when there is no directory."""
@@ -33,7 +33,7 @@ class Files(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def read(self, path: str) -> bytes | None:
-        """Returns the content of a file, None when there is none."""
+        """Returns the content of a file, None for a missing one."""
 
     def replace(self, path: str, data: bytes) -> None:
         """Creates or replaces a file at once, and creates the directories above it."""
@@ -48,8 +48,8 @@ class Files(Protocol):
         """Makes files and their names durable."""
 
     def lock(self, path: str, what: str) -> "contextlib.AbstractContextManager[None]":
-        """Holds a lock that one process at a time can hold. Raises UsageError if another one does: `what` is already
-        running."""
+        """Holds a lock that only one process at a time can hold. Raises UsageError, which says that `what` is already
+        running, if another process holds it."""
 
 
 def open_files(spark: SparkSession, directory: str) -> Files:
@@ -80,7 +80,7 @@ class LocalFiles:
     """A directory of this machine.
 
     Ensures that what it writes, renames and makes is durable when the call returns: it syncs the file, its directory,
-    and each directory above that it has made, as a name is in the directory and not in the file.
+    and each directory above that it has made, because a name is in the directory and not in the file.
     """
 
     def __init__(self, root: str) -> None:

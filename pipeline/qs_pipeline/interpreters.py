@@ -1,7 +1,7 @@
 """Finds the Java that Spark runs on and the Python of its workers, and wraps them where Spark calls them wrongly.
 
 A wrapper is a short shell program that calls another one differently. It is kept in the user's cache and created when
-it is missing. Its directories must not be writable by others, as it is executed.
+it is missing. Other users must not be able to write to its directories, because the wrapper is executed.
 """
 
 import errno
@@ -58,7 +58,7 @@ export PYTHONPATH="$_qs_left"
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Returns the user's cache directory for this package, None when there is none to write to."""
+    """Returns the user's cache directory for this package, None without a writable one."""
     given = environment.get("XDG_CACHE_HOME") or (environment.get("HOME") and Path(environment["HOME"], ".cache"))
     if not given:
         return None
@@ -72,7 +72,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def _make_private(directory: Path) -> None:
-    """Creates a directory if it is missing. Raises PermissionError if others may write to it."""
+    """Creates a directory if it is missing. Raises PermissionError if other users may write to the directory."""
     directory.mkdir(mode=0o700, exist_ok=True)
     status = directory.lstat()  # not stat: a link may lead to a directory of somebody else
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
@@ -81,7 +81,8 @@ def _make_private(directory: Path) -> None:
 
 def wrapper(cache: Path, binary: Path, before: str) -> Path:
     """Returns a program that runs the shell lines of `before` and then executes the binary with its own arguments. It
-    has the binary's name and stands in a directory `bin` of its own. Raises OSError if it cannot be written."""
+    has the binary's name and stands in a directory `bin` of its own. Raises OSError if the program cannot be
+    written."""
     # By the path of the binary: each Java and each Python of a user has a wrapper of its own.
     home = cache / f"{binary.name}-{hashlib.sha256(bytes(binary)).hexdigest()[:16]}"
     script = home / "bin" / binary.name
@@ -110,7 +111,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """Returns the Java to run Spark on. NoJavaError, with what was found instead, when there is none."""
+    """Returns the Java to run Spark on. Raises NoJavaError, which says what was found instead, when there is none."""
     rejected = []
     for what, binary, home in _candidates(environment):
         version = java_version(binary)
@@ -125,7 +126,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def java_version(binary: Path) -> int | None:
-    """Returns the major version of a `java`, None when it does not run or does not tell."""
+    """Returns the major version of a `java`, None when the program does not run or does not tell its version."""
     try:
         output = subprocess.run([binary, "-version"], capture_output=True, timeout=_PATIENCE, check=False)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
@@ -166,9 +167,9 @@ def worker_python(environment: Mapping[str, str] = os.environ) -> str:
     """Returns this interpreter, or a wrapper that removes the archives from the path, if the installed PySpark can be
     found without them and is the Spark that runs.
 
-    Spark puts archives of its Python part first on a worker's path, and a worker compiles what it imports from an
-    archive: two seconds for each of half a dozen workers. The installed package is the same and already compiled; using
-    it halves the time of a short job.
+    Spark puts archives of its Python part first on a worker's path, and a worker compiles the modules that it imports
+    from an archive: two seconds for each of half a dozen workers. The installed package is the same and already
+    compiled; using it halves the time of a short job.
     """
     cache = cache_directory(environment) if _is_installed(environment) else None
     if cache is None:

@@ -1,6 +1,7 @@
 """The options of the data source and their checks. Opens nothing.
 
-Spark passes options as text, with names in any case. An unknown name is an error: a misspelt bound would be none.
+Spark passes options as text, with names in any case. An unknown name is an error: a misspelt bound would not bound
+anything.
 """
 
 import math
@@ -19,11 +20,11 @@ BodyType = Literal["binary", "string"]
 Mode = Literal["peek", "consume"]
 
 FIRST_CONTACT = 5.0
-"""Seconds, without retrySeconds, for which an unreachable server is tried at the start of a query: long enough for one
-that starts at the same time, short enough for a wrong address."""
+"""Seconds, without retrySeconds, for which an unreachable server is tried at the start of a query: long enough for a
+server that starts at the same time, short enough for a wrong address."""
 
 RETRY = 60.0
-"""Seconds, without retrySeconds, for which it is tried later: enough for a restart of the server."""
+"""Seconds, without retrySeconds, for which a server that has answered before is tried: enough for a restart."""
 
 
 _HOST, _PORT = "127.0.0.1", 9876  # where queue-server.py listens without flags
@@ -61,7 +62,7 @@ class Options:
 
     @property
     def server(self) -> QueueServer:
-        """Returns the queue server, and how to get at it."""
+        """Returns the queue server, with the security to connect to it."""
         security = Security(self.tls, self.ca, self.cert, self.client_key, self.token_file, self.tls_insecure)
         return QueueServer(self.host, self.port, security)
 
@@ -141,17 +142,18 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "tokenFile": ("token_file", _text),
     "tlsInsecure": ("tls_insecure", _boolean),
 }
-"""Option name -> field, and the function that reads the value. Its ValueError says what is wrong."""
+"""Option name -> field, and the function that reads the value. The function's ValueError says what is wrong."""
 
 # Spark takes the names of options in any case.
 _BY_LOWER = {name.lower(): name for name in _OPTIONS}
 
 _SPARK_OPTIONS = frozenset(("checkpointlocation", "queryname"))
-"""Spark's own options of a stream's sink, which it passes on with ours."""
+"""Spark's own options of a stream's sink, which Spark passes on together with those of the data source."""
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Checks the options. given: as Spark passes them. BadOptionError says what is wrong, and what is allowed."""
+    """Checks the options. given: the options as Spark passes them. Raises BadOptionError, which says what is wrong and
+    what is allowed."""
     values: dict[str, Any] = {}
     for key, value in given.items():
         name = _BY_LOWER.get(key.lower())
@@ -175,7 +177,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 
 def _locate(values: dict[str, Any]) -> None:
-    """Reads the port and the scheme out of the host. Raises BadOptionError if it contradicts the other options."""
+    """Reads the port and the scheme out of the host. Raises BadOptionError if the scheme contradicts the other
+    options."""
     asking = [f"the option {name}" for name in ("tls", "ca", "cert", "tlsInsecure") if values.get(_OPTIONS[name][0])]
     try:
         address = located(values.get("host", _HOST), values.get("port"), _PORT)
@@ -188,7 +191,8 @@ def _locate(values: dict[str, Any]) -> None:
 
 
 def consumer_of(options: Options, who: str) -> str:
-    """Returns the option consumer, or raises BadOptionError if it is missing. who: needs it, as in `a stream`."""
+    """Returns the option consumer. Raises BadOptionError if the option is missing. who: the part that needs it, as in
+    `a stream`."""
     if options.consumer is None:
         raise BadOptionError(
             f"the option consumer is missing: {who} needs a name of its own, under which the server keeps its claims; "

@@ -68,7 +68,7 @@ def _answer(client: QueueClient, kind: type[M]) -> M | ServerError:
 
 
 def greatest(after: Callable[[int], int | None]) -> int:
-    """Returns the greatest of a set of numbers from 1 to GREATEST, 0 when it is empty. after: returns the least number
+    """Returns the greatest of a set of numbers from 1 to GREATEST, 0 for an empty set. after: returns the least number
     above a given one.
 
     Gallops from the least number in doubling steps, then bisects: some 2 * log2(last - first) questions.
@@ -91,7 +91,7 @@ def greatest(after: Callable[[int], int | None]) -> int:
 
 
 def greatest_mid(client: QueueClient, qid: str) -> int:
-    """Returns the greatest mid of all messages of a queue, visible or not; 0 when it is empty."""
+    """Returns the greatest mid of all messages of a queue, visible or not; 0 for an empty queue."""
 
     def after(mid: int) -> int | None:
         mids: Sequence[int] = ids(client, qid, "all", mid, 1)

@@ -62,7 +62,7 @@ def arrow_schema(body_type: BodyType) -> pa.Schema:
 
 
 def check_read_schema(given: StructType, body_type: BodyType) -> None:
-    """Raises SchemaMismatchError if a user's `.schema(...)` is not that of the source."""
+    """Checks that a user's `.schema(...)` is the schema of the source. Raises SchemaMismatchError if it is not."""
     own_schema = schema(body_type)
     if [(field.name, field.dataType) for field in given.fields] != [(f.name, f.dataType) for f in own_schema.fields]:
         raise SchemaMismatchError(
@@ -74,8 +74,8 @@ def check_read_schema(given: StructType, body_type: BodyType) -> None:
 def record_batch(
     queue: str, messages: Sequence[Delivery], claim_seq: int | None, body_type: BodyType
 ) -> pa.RecordBatch:
-    """Returns the messages as rows, in order. queue: their qid. Raises BadMessageError if body_type is string and a
-    body is not UTF-8."""
+    """Returns the messages as rows, in order. queue: the messages' qid. Raises BadMessageError if body_type is string
+    and a body is not UTF-8."""
     count = len(messages)
     columns = [
         pa.array([queue] * count, pa.string()),
@@ -113,7 +113,7 @@ def _no_text(queue: str, messages: Sequence[Delivery]) -> str:
 
 @dataclass
 class ClaimPartition(InputPartition):
-    """A slice of a claim, with all that a task needs to read it."""
+    """A slice of a claim, with everything that a task needs to read it."""
 
     options: Options
     offset: Offset
@@ -141,7 +141,7 @@ def read_claim(partition: ClaimPartition) -> Iterator[pa.RecordBatch]:
 
 
 def messages_of(connection: QueueConnection, claims: Claims, offset: Offset, piece: Slice) -> Iterator[list[Delivery]]:
-    """Yields the messages of a slice, in halves where they exceed one answer."""
+    """Yields the messages of a slice. Reads the halves of a slice that exceeds one answer."""
     try:
         messages = claims.read(offset, piece)
     except BadRequest as error:

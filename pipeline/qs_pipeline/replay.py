@@ -31,7 +31,8 @@ _POLL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of a run. messages: selected in all; before: pushed by earlier runs; pushed: by this run."""
+    """The result of a run. messages: selected in all; before: how many earlier runs have pushed; pushed: how many this
+    run has pushed."""
 
     messages: int
     before: int
@@ -50,7 +51,8 @@ class QueuePreview:
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A replay that was begun before. messages: in all; pushed: certainly; finished: all are."""
+    """A replay that was begun before. messages: in all; pushed: how many are certainly pushed; finished: whether all
+    are."""
 
     messages: int
     pushed: int
@@ -58,7 +60,8 @@ class EarlierRun:
 
 
 def preview(spark: SparkSession, archive: str, selection: Selection) -> list[QueuePreview]:
-    """Returns what a new replay would push, by original queue. Writes nothing. Errors as in `replay`."""
+    """Returns the messages that a new replay would push, by original queue. Writes nothing. Raises the errors of
+    `replay`."""
     files = open_files(spark, archive)
     ident = archive_id(files, create=False)
     with _where_errors(), few_rows_at_a_time(spark):
@@ -77,7 +80,8 @@ def preview(spark: SparkSession, archive: str, selection: Selection) -> list[Que
 def earlier_run(
     spark: SparkSession, archive: str, to: str, selection: Selection, *, host: str = "127.0.0.1", port: int = 9876
 ) -> EarlierRun | None:
-    """Returns how far the replay with these arguments is, None when it was not begun. Errors as in `replay`."""
+    """Returns the progress of the replay with these arguments, None if it was not begun. Raises the errors of
+    `replay`."""
     files = open_files(spark, archive)
     plan = PlanStore(files, plan_key(archive_id(files, create=False), f"{host}:{port}", to, selection)).load()
     return None if plan is None else EarlierRun(plan.rows, plan.pushed, plan.finished)
@@ -140,7 +144,7 @@ def _plan(
     rate: int | None,
     again: bool,
 ) -> Plan | None:
-    """Returns the plan that was begun, or a new one. None: there is nothing to replay."""
+    """Returns the plan of an earlier run, or a new one. None when no message is selected."""
     plan = plans.load()
     if plan is not None and not plan.finished:
         return plan
@@ -177,7 +181,7 @@ def _push(
 
 
 class _RateLimit:
-    """Limits the rate over the whole run, so that a portion that was slow is made up for."""
+    """Limits the rate over the whole run: after a slow portion, the next ones are pushed sooner."""
 
     def __init__(
         self, rate: int | None, stop: Stop, clock: Callable[[], float], sleep: Callable[[float], None]
@@ -189,7 +193,7 @@ class _RateLimit:
         self._started = clock()
 
     def wait(self, pushed: int) -> bool:
-        """Waits until more than that may be pushed. Returns False when a stop is asked for."""
+        """Waits until more than `pushed` messages may be pushed. Returns False when a stop is asked for."""
         due = self._started + (pushed / self._rate if self._rate else 0)
         while not self._stop.asked:
             left = due - self._clock()
@@ -201,7 +205,7 @@ class _RateLimit:
 
 @contextlib.contextmanager
 def _where_errors() -> Iterator[None]:
-    """Reports a condition that is wrong, or fails on a message, as an error of --where."""
+    """Reports a wrong condition, or one that fails on a message, as an error of --where."""
     try:
         yield
     except PipelineError:

@@ -51,7 +51,7 @@ class Selection:
 
 
 class Portion(NamedTuple):
-    """`rows` messages of a chunk of `of`, from the one at `first`."""
+    """`rows` messages of a chunk of `of` messages, from the one at `first`."""
 
     chunk: str
     first: int
@@ -62,8 +62,8 @@ class Portion(NamedTuple):
 @dataclass(slots=True)
 class Plan:
     """A run of a replay. run: its number, from 1; chunks: names of the files and their numbers of messages; portion:
-    messages that are pushed at a time, None for a whole chunk; done: portions that are certainly pushed; finished: all
-    are."""
+    messages that are pushed at a time, None for a whole chunk; done: portions that are certainly pushed; finished:
+    whether all are."""
 
     run: int
     chunks: list[tuple[str, int]] = field(default_factory=list)
@@ -97,14 +97,14 @@ class PlanStore:
     """
 
     def __init__(self, files: Files, key: str) -> None:
-        """key: of the replay, from `plan_key`."""
+        """key: the replay's, from `plan_key`."""
         self.path = f"{STATE}/replays/{key}"
         self._files = files
         self._file = f"{self.path}/plan.json"
         self._done = f"{self.path}/done.json"
 
     def load(self) -> Plan | None:
-        """Returns the plan, None when none was completed."""
+        """Returns the plan, None without a complete one."""
         data = self._files.read(self._file)
         if data is None:
             return None
@@ -133,7 +133,7 @@ class PlanStore:
         self._files.replace(self._file, json.dumps(asdict(plan)).encode() + b"\n")
 
     def note(self, plan: Plan) -> None:
-        """Stores the progress durably, in a file of its own, as the plan may be long."""
+        """Stores the progress durably, in a file of its own, because the plan may be long."""
         self._files.replace(self._done, json.dumps({"run": plan.run, "done": plan.done}).encode() + b"\n")
 
     def make(self, rows: DataFrame, run: int, chunk: int, portion: int | None) -> Plan:
@@ -216,9 +216,9 @@ def _position(name: str) -> tuple[int, int]:
 
 def selected_rows(spark: SparkSession, files: Files, archive: str, selection: Selection) -> DataFrame | None:
     """Returns the archived messages of a selection: the columns of ORDER and `body`, as bytes. None when no file can
-    have one.
+    have such a message.
 
-    archive: its id. A batch that is only half in the table is left out.
+    archive: the archive's id. A batch that is only half in the table is left out.
     """
     parts = [
         _rows_of_queue(spark, files, queue, paths, selection)

@@ -1,4 +1,5 @@
-"""The job `route`: sends a queue's messages through a SQL query to a queue, and what fails to another, exactly once.
+"""The job `route`: sends a queue's messages through a SQL query to a queue, and failing messages to another, exactly
+once.
 
 A batch is a claim, so a repeated batch has the same messages. Each target queue gets its part as a producer's batch,
 which the server publishes once. The claim is acknowledged after both.
@@ -43,11 +44,11 @@ BATCH = 10_000
 """The default for the messages of a batch."""
 
 BYTES = 64 << 20
-"""Payload bytes of a batch, at most: its results are published at once, which is bounded too."""
+"""Payload bytes of a batch, at most: its results are published at once, and a publication has a bound too."""
 
 
 def read_query(path: str) -> str:
-    """Returns the text of a file without a final semicolon. Raises UsageError if it cannot be read."""
+    """Returns the text of a file without a final semicolon. Raises UsageError if the file cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -251,7 +252,7 @@ def _is_text() -> Column:
 
 
 def _no_text() -> Column:
-    """Returns the error of a message that is not text, with the name of its class: see `translate`."""
+    """Returns the error of a message that is not UTF-8, with the name of its class: see `translate`."""
     said = "is no UTF-8 text: name a queue for such messages with --errors"
     return F.format_string(f"qs_pipeline.errors.BadMessageError: message %s of the queue %s {said}", "mid", "queue")
 

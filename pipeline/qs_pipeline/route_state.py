@@ -29,7 +29,8 @@ def default_state(server: str, queue: str, environment: Mapping[str, str] = os.e
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The targets of a batch's messages. query: its text; errors: the queue for what the query cannot handle."""
+    """The targets of a batch's messages. query: the query's text; errors: the queue for messages that the query cannot
+    handle."""
 
     to: str
     errors: str | None
@@ -53,9 +54,9 @@ class RouteState:
     """
 
     def __init__(self, files: Files, queue: str, targets: Targets) -> None:
-        """targets: of this run.
+        """targets: this run's.
 
-        Raises UsageError if the state belongs to another queue, or a batch is half pushed to other targets, and
+        Raises UsageError if the state belongs to another queue, or a batch is half pushed to other targets,
         CheckpointLostError if the checkpoint is older than what was pushed, and PipelineError if the state is damaged.
         """
         self._files = files
@@ -75,7 +76,7 @@ class RouteState:
             raise UsageError(
                 f"{files.uri('')} is the state of a route from {self._stored['queue']!r}: give another --state"
             )
-        # In this order: a torn entry is no batch, and a commit is only written for one that was begun.
+        # In this order: a torn entry is not a batch, and a commit is only written for one that was begun.
         self.checkpoint.mend()
         self._compare()
         if self._stored.get("done"):
@@ -83,7 +84,7 @@ class RouteState:
         self._check_targets()
 
     def begin(self, batch: int) -> None:
-        """Notes the targets of a batch durably. Call it before anything of the batch is pushed."""
+        """Notes the targets of a batch durably. Call it before any part of the batch is pushed."""
         self.checkpoint.sync(batch)
         stored = self._stored | {"batch": batch, "done": False} | self._targets
         if stored != self._stored:  # a batch that is run again is noted already
@@ -91,7 +92,7 @@ class RouteState:
             self._write()
 
     def refused(self) -> None:
-        """Notes that nothing of the begun batch is pushed, so its targets may change."""
+        """Notes that no part of the begun batch is pushed, so its targets may change."""
         self._stored["to"] = None
         self._write()
 

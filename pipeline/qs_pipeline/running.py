@@ -1,7 +1,7 @@
 """Runs the streaming queries of a job, from the checks before to the acknowledgement after.
 
-A run ends when what was in the queue is done, or when a stop is asked for: then between two batches. Spark's `stop()`
-interrupts a batch. Nothing is lost, as the batch is run again, but its work would be.
+A run ends when the messages of the queue are done, or when a stop is asked for: then between two batches. Spark's
+`stop()` interrupts a batch. No message is lost by that, because the batch is run again, but its work is.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _POLL = 1
 
 _COMMIT_WAIT = 10
 _COMMIT_POLL = 0.02
-"""Seconds: bound and step of a wait for Spark's commit log."""
+"""Seconds: limit and step of a wait for Spark's commit log."""
 
 
 def claimed_rows(
@@ -42,8 +42,8 @@ def claimed_rows(
     body: str = "binary",
     accept_loss: bool = False,
 ) -> DataFrame:
-    """Returns the stream of a queue. consumer: of this job alone; bounds: messages and bytes
-    of a batch, at most; body: `binary` or `string`; accept_loss: continue though claimed messages are gone."""
+    """Returns the stream of a queue. consumer: one that this job alone uses; bounds: messages and bytes of a batch, at
+    most; body: `binary` or `string`; accept_loss: continue though claimed messages are gone."""
     messages, size = bounds
     reader = spark.readStream.format("qs").options(**server.options()).options(queue=queue, consumer=consumer)
     reader = reader.options(maxMessagesPerTrigger=messages, maxBytesPerTrigger=size)
@@ -52,7 +52,8 @@ def claimed_rows(
 
 
 def require_queue(server: QueueServer, queue: str) -> None:
-    """Raises NoSuchQueueError if the server has no such queue, NoServerError when it cannot be reached."""
+    """Checks that the server has the queue. Raises NoSuchQueueError if it has not, NoServerError when it cannot be
+    reached."""
     try:
         with server.client() as client:
             client.stats(queue)
@@ -68,7 +69,7 @@ def require_queue(server: QueueServer, queue: str) -> None:
 def acknowledge_finished(
     checkpoint: Checkpoint, server: QueueServer, queue: str, consumer: str, *, accept_loss: bool = False
 ) -> None:
-    """Acknowledges what the last finished batch has read. accept_loss: ignore that its claim is gone.
+    """Acknowledges the claim that the last finished batch has read. accept_loss: ignore that the claim is gone.
 
     Spark acknowledges a batch when the next one begins, so the last batch of a run would stay claimed until the next
     run. Also logs the claims of others, which hide messages from this job and may have been forgotten.
@@ -120,7 +121,8 @@ Progress = Callable[[FinishedBatch], None]
 class Stop:
     """A request to stop, which a signal handler may make. The second `ask` means at once.
 
-    It takes no lock, as the handler may interrupt the code that holds it: who waits looks from time to time.
+    It takes no lock, because the handler may have interrupted the code that holds the lock: waiting code looks from
+    time to time.
     """
 
     def __init__(self) -> None:
@@ -146,7 +148,7 @@ class BatchHandler:
     """Processes the batches of one query, in a thread of Spark.
 
     Ensures that `idle` is set whenever no batch is being processed, so that the query can be stopped without losing the
-    work of one, and that `error` has the cause of a failure: of an exception in this function Spark keeps only a text.
+    work of one, and that `error` has the cause of a failure: Spark keeps only a text of an exception in this function.
     """
 
     def __init__(self, queue: str, work: Callable[[DataFrame, int], int], progress: Progress | None) -> None:
@@ -191,7 +193,8 @@ class RunningQuery:
 def begin(
     writer: DataStreamWriter, handler: BatchHandler, checkpoint: Checkpoint, *, every: float | None
 ) -> RunningQuery:
-    """Starts a query. every: seconds from one batch to the next, without end; None: read what is there, then end."""
+    """Starts a query. every: seconds from one batch to the next, without end; None: read the present messages, then
+    end."""
     writer = writer.foreachBatch(handler).option("checkpointLocation", checkpoint.uri)
     if every is None:  # of available-now, Spark tells the source, which notes what is there at the beginning
         writer = writer.trigger(availableNow=True)
@@ -231,8 +234,8 @@ def _raise_failures(running: Sequence[RunningQuery]) -> None:
 
 
 def _between_batches(running: Sequence[RunningQuery], stop: Stop) -> None:
-    """Stops the queries right after a batch, as Spark's `stop()` interrupts a running one. If one has just begun, the
-    next run repeats it."""
+    """Stops the queries right after a batch, because Spark's `stop()` interrupts a running one. If a batch has just
+    begun, the next run repeats it."""
     for each in running:
         # In steps, as a second signal has to end the wait for a long batch.
         while not each.handler.idle.wait(_POLL) and not stop.at_once:

@@ -38,18 +38,18 @@ class Security:
 
 
 OPEN = Security()
-"""No TLS, and no token but one of the environment."""
+"""No TLS, and no token except one of the environment."""
 
 
 def security_of(arguments: Namespace, address: ServerAddress) -> Security:
-    """Returns what the flags of `add_security` and the scheme of the address say."""
+    """Returns the security that the flags of `add_security` and the scheme of the address ask for."""
     given = {name: getattr(arguments, name, default) for name, default in asdict(OPEN).items()}
     return Security(**given | {"tls": given["tls"] or bool(address.tls)})
 
 
 @dataclass(frozen=True, slots=True)
 class QueueServer:
-    """A queue server, and how to get at it. Small and without secrets: Spark hands it to other processes."""
+    """A queue server's address and security. Small and without secrets: Spark hands it to other processes."""
 
     host: str = "127.0.0.1"
     port: int = 9876
@@ -63,7 +63,8 @@ class QueueServer:
     def options(self) -> dict[str, str]:
         """Returns the options of the data source that lead to this server.
 
-        Names of files only, and no token: Spark shows options in plans and its UI, and writes them into event logs.
+        They are names of files only, without a token: Spark shows options in plans and its UI, and writes them into
+        event logs.
         """
         given = self.security
         files = {"ca": given.ca, "cert": given.cert, "key": given.client_key, "tokenFile": given.token_file}
@@ -75,8 +76,8 @@ class QueueServer:
         )
 
     def client(self, timeout: float | None = 30.0) -> QueueClient:
-        """Returns a client of this server, which connects when it is first asked. timeout: seconds for one answer.
-        Reads the files: UsageError, which names the file, when one cannot be used."""
+        """Returns a client of this server, which connects at its first request. timeout: seconds for one answer. Reads
+        the files. Raises UsageError, which names the file, when one cannot be used."""
         # The functions of the command qs: the same files are taken, and the same errors raised.
         try:
             given = make_security(Namespace(**asdict(self.security)), ServerAddress(self.host, self.port), log.warning)

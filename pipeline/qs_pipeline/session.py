@@ -1,6 +1,6 @@
-"""The Spark session of the jobs: the active one, or a quiet one of our own.
+"""The Spark session of the jobs: the active one, or a new quiet one.
 
-Under spark-submit nothing of the submitted master, Java and log is changed. Under plain Python a JVM is started as a
+Under spark-submit, the master, Java and log of the submission stay unchanged. Under plain Python a JVM is started as a
 child that ends with this process.
 """
 
@@ -71,11 +71,11 @@ def start_session(
 ) -> SparkSession:
     """Returns the active session, or that of spark-submit, or a new one.
 
-    app_name: shown by Spark; master: as Spark writes it (`local[4]`, `spark://…`), None for that of spark-submit or
-    spark-defaults.conf, or else all cores of this machine; conf: settings of Spark, which override ours; log: gets the
-    stderr of a new JVM, None for our own. An active session is returned unchanged.
+    app_name: shown by Spark; master: in Spark's form (`local[4]`, `spark://…`), None for the one of spark-submit or
+    spark-defaults.conf, or else all cores of this machine; conf: settings of Spark, which override the jobs' defaults;
+    log: gets the stderr of a new JVM, None for this process's stderr. An active session is returned unchanged.
 
-    NoJavaError without a Java for a new JVM; PipelineError when the JVM does not start.
+    Raises NoJavaError without a Java for a new JVM, PipelineError when the JVM does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:  # its owner has chosen its settings, and stops it
@@ -104,7 +104,7 @@ def session(
     conf: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
 ) -> Iterator[SparkSession]:
-    """Yields the session of `start_session`, and stops it after the block if it was started for it."""
+    """Yields the session of `start_session`. Stops the session after the block if it was started for the block."""
     before = SparkSession.getActiveSession()
     spark = start_session(app_name, master=master, conf=conf, log=log)
     try:
@@ -116,7 +116,8 @@ def session(
 
 
 def _is_local(settings: SparkConf) -> bool:
-    """Tells whether Spark will run in one process here. The settings of an installation are unknown before it runs."""
+    """Tells whether Spark will run in one process here. The settings of an installation are unknown before Spark
+    runs."""
     master = settings.get("spark.master")
     if master is not None:
         return master.startswith("local")
@@ -142,7 +143,7 @@ def _launch(settings: SparkConf, log: IO[bytes] | None) -> SparkSession:
 
 def silence(server: BaseServer) -> None:
     """Keeps a server of Spark's Python part from printing a traceback when its connection ends: at the end of a
-    successful run, the JVM may close the connection before that part is told of the stop."""
+    successful run, the JVM may close the connection before that part learns of the stop."""
     vars(server)["handle_error"] = lambda request, address: None
 
 
@@ -181,7 +182,7 @@ def _environment(*, local: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _same_interrupts() -> Iterator[None]:
-    """Restores the SIGINT handler that SparkContext replaces: its own cancels every job before it raises
+    """Restores the SIGINT handler that SparkContext replaces: Spark's handler cancels every job before it raises
     KeyboardInterrupt."""
     # Python lets only the main thread set handlers, and SparkContext sets none elsewhere.
     if threading.current_thread() is not threading.main_thread():

@@ -20,7 +20,7 @@ from .writing import QsBatchWriter, QsStreamWriter, check_write_schema
 
 
 class QsDataSource(DataSource):
-    """A queue. BadOptionError for wrong options, SchemaMismatchError for wrong columns."""
+    """The data source of a queue. Raises BadOptionError for wrong options, SchemaMismatchError for wrong columns."""
 
     @classmethod
     def name(cls) -> str:

@@ -34,7 +34,7 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: Options) -> None:
-        """Raises BadOptionError if the option consumer is missing."""
+        """Checks the options. Raises BadOptionError if the option consumer is missing."""
         self._options = options
         self._consumer = consumer_of(options, "a stream")
         self._connection: QueueConnection | None = (
@@ -91,7 +91,7 @@ class QsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._acknowledged = done
 
     def stop(self) -> None:
-        """Closes the connection. Claims stay, as the query may start again."""
+        """Closes the connection. Claims stay, because the query may start again."""
         if self._connection is not None:
             self._connection.close()
 

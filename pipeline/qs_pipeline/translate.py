@@ -80,7 +80,7 @@ def _client_error(error: Exception) -> PipelineError:
 
 
 def sql_error_text(error: PySparkException) -> str:
-    """Returns what is wrong with a query, without Spark's drawings and plans."""
+    """Returns the reason why a query fails, without Spark's drawings and plans."""
     text = str(error)
     first = next((line for line in text.splitlines() if line.strip()), text)
     place = _POSITION.search(text)
@@ -100,7 +100,8 @@ def from_text(text: str) -> PipelineError:
 
 
 def _raised(text: str) -> PipelineError | None:
-    """Returns the error that one of our modules has raised, in any process; None if there is none."""
+    """Returns the error that a module of the pipeline has raised, in any process; None if the text has no such
+    error."""
     # The last one is the cause: Python shows an error after the one that led to it, and Java a cause after its effect.
     for package, name, message in reversed(_RAISED.findall(text)):
         cls = _PIPELINE_ERRORS.get(name) if package == "qs_pipeline" else _CLIENT.get(name, PipelineError)
@@ -126,7 +127,7 @@ def _checkpoint(text: str) -> PipelineError | None:
 
 def _last_cause(text: str) -> str:
     """Returns the end of a Python traceback, or else the last exception of a Java stack trace, or else the first line
-    that tells something."""
+    with a text."""
     raised = _python_cause(text.splitlines())
     if raised is not None:
         return raised

@@ -38,7 +38,8 @@ log = logging.getLogger("qs_pipeline")
 
 @dataclass(frozen=True)
 class StagedParts(WriterCommitMessage):
-    """The parts that a task has staged. parts: number and attempt of each list; batch: as the server counts it."""
+    """The parts that a task has staged. parts: number and attempt of each list; batch: the server's number of the
+    batch."""
 
     producer: str
     batch: int
@@ -46,7 +47,8 @@ class StagedParts(WriterCommitMessage):
 
 
 def check_write_schema(schema: StructType, overwrite: bool) -> None:
-    """Raises SchemaMismatchError or BadOptionError unless one column of bodies is to be appended."""
+    """Checks that one column of bodies is to be appended. Raises SchemaMismatchError or BadOptionError for another
+    write."""
     if overwrite:
         raise BadOptionError("a queue is append-only: write with mode append, or a stream with outputMode append")
     fields = schema.fields
@@ -59,7 +61,7 @@ def check_write_schema(schema: StructType, overwrite: bool) -> None:
 
 
 def payloads(batches: Iterable[pa.RecordBatch], queue: str) -> Iterator[bytes | str]:
-    """Yields the bodies of rows, in order. Raises BadMessageError if one is null."""
+    """Yields the bodies of rows, in order. Raises BadMessageError for a null."""
     for batch in batches:
         column = batch.column(0)
         if column.null_count:
@@ -101,7 +103,8 @@ def stage(  # noqa: PLR0917 - the server's arguments
 
 
 def publish(connection: QueueConnection, staged: Iterable[StagedParts]) -> None:
-    """Makes what tasks have staged visible, all or nothing, in order of part. A repeated call has no further effect.
+    """Makes the staged parts of all tasks visible, all or nothing, in order of part. A repeated call has no further
+    effect.
 
     Sends nothing when there are no rows. Raises DataLossError if staged parts are gone.
     """
@@ -158,7 +161,7 @@ def task() -> TaskContext:
 
 
 def sink(options: Options) -> QueueConnection:
-    """Returns the server to write to."""
+    """Returns the queue server of the options."""
     return QueueConnection(options, options.later)
 
 
@@ -192,12 +195,12 @@ class QsBatchWriter(DataSourceArrowWriter):
             )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publishes what the tasks have staged."""
+        """Publishes the parts that the tasks have staged."""
         with sink(self._options) as connection:
             publish(connection, [message for message in messages if isinstance(message, StagedParts)])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Drops what was staged, if no other write uses the same producer; otherwise the next write drops it."""
+        """Drops the staged parts, if no other write uses the same producer; otherwise the next write drops them."""
         if self._own:  # otherwise another try of the same version may have staged its parts by now
             with sink(self._options) as connection:
                 discard(connection, self._producer, self._batch)
@@ -229,7 +232,7 @@ class QsStreamWriter(DataSourceStreamArrowWriter):
             publish(connection, [message for message in messages if isinstance(message, StagedParts)])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Does nothing: what was staged is invisible, and dropped when the batch is published."""
+        """Does nothing: staged parts are invisible, and dropped when the batch is published."""
 
 
 def _property(context: TaskContext, name: str) -> str:

@@ -38,9 +38,9 @@ class MisfitError(Exception):
 class Xsd:
     """An XSD that has been read and checked.
 
-    path: absolute, of the named file; files: that file first, then those that it includes and imports, as path and
-    bytes; namespace: the target namespace, None without one; elements: the sorted names of its global elements in that
-    namespace.
+    path: the absolute path of the named file; files: that file first, then those that it includes and imports, as path
+    and bytes; namespace: the target namespace, None without one; elements: the sorted names of its global elements in
+    that namespace.
     """
 
     path: str
@@ -59,8 +59,8 @@ class Xsd:
 def read_xsd(path: str) -> Xsd:
     """Reads an XSD of this machine with the files that it includes and imports, and compiles it.
 
-    Raises UsageError if a file cannot be read, and SchemaMismatchError if one is no XSD 1.0, has a DOCTYPE, or names a
-    file that is not on this machine. Both name the file, and the line if there is one.
+    Raises UsageError if a file cannot be read, and SchemaMismatchError if one is not an XSD 1.0, has a DOCTYPE, or
+    names a file that is not on this machine. Both name the file, and the line if there is one.
     """
     main = os.path.abspath(path)
     # All of them now, on the driver: tasks get bytes, and read no file of their machine.
@@ -85,7 +85,7 @@ def read_xsd(path: str) -> Xsd:
 
 
 def _reachable(main: str) -> Iterator[tuple[str, tuple[bytes, Any]]]:
-    """Yields the file and all that it names, each once, as path, bytes and root element."""
+    """Yields the file and all files that it names, each once, as path, bytes and root element."""
     todo, seen = [(main, "")], {main}
     while todo:
         place, named_at = todo.pop(0)
@@ -162,15 +162,15 @@ class PayloadParser:
     """
 
     def __init__(self, xsd: Xsd | None, root: str | None) -> None:
-        """xsd: to validate by, None for no validation; root: the required name of the root element, `{namespace}name`,
-        or `name` in any namespace; None for any."""
+        """xsd: the schema that validates documents, None for no validation; root: the required name of the root
+        element, `{namespace}name`, or `name` in any namespace; None for any."""
         self._plain = etree.XMLParser(**_PAYLOAD_OPTIONS)
         self._validating = etree.XMLParser(**_PAYLOAD_OPTIONS, schema=None if xsd is None else _compile(xsd))
         self._root = root
 
     def parse(self, body: bytes) -> Any:
-        """Returns the root element of a payload, without comments and processing instructions. MisfitError says what is
-        wrong: the syntax first, then the root, then what is not valid."""
+        """Returns the root element of a payload, without comments and processing instructions. Raises MisfitError,
+        which says what is wrong: the syntax first, then the root, then what is not valid."""
         # A search for bytes costs nothing beside the pattern, and nearly no payload has one.
         if b"<!DOCTYPE" in body and _DOCTYPE.match(body) is not None:
             raise MisfitError("it has a DOCTYPE, which is refused")

@@ -86,7 +86,7 @@ class Spent(NamedTuple):
 
 
 def measured(server: Process, messages: int, work: Callable[[], object]) -> Spent:
-    """Does the work, and returns what it took."""
+    """Does the work, and returns its cost."""
     gc.collect()
     started, used = time.monotonic(), server.processor_seconds()
     work()
@@ -125,7 +125,7 @@ def from_a_range(spark: SparkSession, to: Path, count: int) -> None:
 
 
 def plain_loop(client: QueueClient, queue: str, to: Path) -> int:
-    """Archives as a program without Spark would: at least once."""
+    """Archives like a program without Spark: at least once."""
     to.mkdir()
     total = 0
     while True:
@@ -146,8 +146,7 @@ def plain_loop(client: QueueClient, queue: str, to: Path) -> int:
 
 
 def memory(spark: SparkSession) -> tuple[int, int]:
-    """Returns MB of the driver: the most that its Python process has had; what the JVM has on its heap after a
-    collection."""
+    """Returns MB of the driver: the peak of its Python process, and the JVM's heap after a collection."""
     jvm: Any = spark.sparkContext._jvm
     jvm.java.lang.System.gc()
     runtime = jvm.java.lang.Runtime.getRuntime()
@@ -261,7 +260,7 @@ def archives(spark: SparkSession, folder: Path, count: int, rounds: int) -> list
 
 
 def _ratios(what: str, taken: dict[str, list[float]], base: str) -> list[Figure]:
-    """Returns each way's rate, as a ratio to one of them."""
+    """Returns each way's rate as a ratio to the rate of one of the ways."""
     return [ratio(f"{what}, {name} / {base}", rates, taken[base]) for name, rates in taken.items()]
 
 

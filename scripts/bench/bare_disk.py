@@ -1,4 +1,4 @@
-"""The least that storing a message costs, without any server: in one file that is there already, or in its own."""
+"""The least cost of storing a message, without any server: in one existing file, or in a file of its own."""
 
 import os
 import time
@@ -25,7 +25,7 @@ class BareJournal:
         self._at = 0
 
     def rate(self, seconds: float) -> float:
-        """Writes for so many seconds. Returns messages a second."""
+        """Writes for that many seconds. Returns messages a second."""
         written = 0
         started = now = time.monotonic()
         while now - started < seconds:
@@ -48,7 +48,7 @@ class BareJournal:
 
 
 class BareFiles:
-    """Stores files one by one, each created, written and renamed; with sync also as durably as can be."""
+    """Stores files one by one, each created, written and renamed; with sync also synced, with its directory."""
 
     def __init__(self, directory: Path, size: int, *, sync: bool) -> None:
         directory.mkdir()

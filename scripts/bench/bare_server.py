@@ -2,13 +2,13 @@
 
 bare_server.py KIND prints the free port of loopback on which it listens. The kinds:
 
-- `echo`: sends back what it gets.
-- `answers`: reads the documents and answers OK to each; `answers-once`: once to whatever it has read.
-- `fanout`: sends the same bytes to every connection. A connection that says nothing costs it a task that waits in
-  `receive_some`, and no more. A connection that speaks is a control: it names the way, the messages, the connections
-  and the length, then gives that many bytes. They are sent so often to each of so many, once there are so many, and
-  `done` answers it. The way is `stream`, trio's own `send_all`, or `socket`: the system call and nothing else, with
-  trio only when it would block.
+- `echo`: sends back each byte that it gets.
+- `answers`: reads the documents and answers OK to each; `answers-once`: answers once to all documents of a read.
+- `fanout`: sends the same bytes to every connection. A connection that says nothing costs a task that waits in
+  `receive_some`, and no more. A connection that speaks is a control: it sends a line with the way, the messages, the
+  connections and the length, then that many bytes. Once there are so many connections, the bytes are sent to each of
+  them so many times, and then `done` answers the control. The way is `stream`, trio's own `send_all`, or `socket`: the
+  system call and nothing else, with trio only when it would block.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ _more = trio.lowlevel.ParkingLot()
 
 
 async def echo(stream: trio.SocketStream) -> None:
-    """Sends back what it gets until the client has gone."""
+    """Sends back each byte until the client has gone."""
     async for data in stream:
         await stream.send_all(data)
 
@@ -45,7 +45,7 @@ async def answers_once(stream: trio.SocketStream) -> None:
 
 
 async def fanout(stream: trio.SocketStream) -> None:
-    """Sends to this connection until the client has gone, or takes orders from it if it speaks."""
+    """Sends to this connection until the client has gone. If the client speaks, takes orders from it."""
     _streams.append(stream)
     _more.unpark_all()
     first = await stream.receive_some()
@@ -76,15 +76,14 @@ async def _control(stream: trio.SocketStream, data: bytes) -> None:
 
 
 async def _by_stream(delivery: bytes, messages: int, streams: list[trio.SocketStream]) -> None:
-    """Sends as a program on trio does."""
+    """Sends with `send_all`, like a usual program on trio."""
     for _ in range(messages):
         for stream in streams:
             await stream.send_all(delivery)
 
 
 async def _by_socket(delivery: bytes, messages: int, streams: list[trio.SocketStream]) -> None:
-    """Sends each delivery with one system call, as long as the reader keeps up; others get their turn after each
-    message."""
+    """Sends each delivery with one system call, as long as the reader keeps up. Other tasks run after each message."""
     sockets = [socket.socket(fileno=os.dup(stream.socket.fileno())) for stream in streams]
     try:
         for _ in range(messages):

@@ -37,17 +37,18 @@ _SIZE = 1024
 _AHEAD = 16
 """Messages that have been pushed and not been delivered to everybody: enough that the bus never waits for one."""
 _FIRST = 8
-"""Messages at the beginning of a run that do not count. At the end of the bus's runs it is those that are ahead."""
+"""Messages at the beginning of a run that do not count. At the end of the bus's runs, the messages that are ahead do
+not count."""
 _LEAST = _FIRST + 24
 _TIMEOUT = 60
 _SUBSCRIBE = document(b"subscribe", b"<qid>q</qid>")
 
 _PAUSE = 0.005
-"""Seconds. In them the bus deletes the message that has been delivered."""
+"""Seconds of a pause, in which the bus deletes the delivered message."""
 
 _PUSH = push_document("q", _SIZE)
 _FLAGS: dict[str, tuple[str, ...]] = {"always": (), "none": ("--durability", "none")}
-"""Of the server, by its durability: the first is the default."""
+"""Flags of the server, by its durability: the first one is the default."""
 
 _TARGETS: dict[str, float | None] = {"always": 2, "none": None}
 _CONNECTIONS = 5000
@@ -106,7 +107,8 @@ def _bare_rate(control: Client, subscribers: Subscribers, messages: int, deliver
 
 
 def _bus_rate(publisher: Client, subscribers: Subscribers, messages: int, size: int) -> float:
-    """Pushes so many and those that are ahead at the end, pipelined, and never too far ahead of the subscribers."""
+    """Pushes that many messages, pipelined and never too far ahead of the subscribers, and the ones that are still
+    ahead at the end. Returns deliveries a second."""
     push = push_document("q", _SIZE)
     marks: list[float] = []
     pushed = answered = 0
@@ -135,7 +137,7 @@ def _bus_rate(publisher: Client, subscribers: Subscribers, messages: int, size: 
 
 
 def _check_size(subscribers: Subscribers, messages: int, size: int) -> None:
-    """Checks that what is compared has the same size."""
+    """Checks that the compared deliveries have the same size."""
     _, _, got = subscribers.line().partition(b"done ")
     each = int(got) / (messages * subscribers.many)
     if abs(each / size - 1) > 0.01:
@@ -143,9 +145,9 @@ def _check_size(subscribers: Subscribers, messages: int, size: int) -> None:
 
 
 def _steady(marks: list[float], many: int) -> float:
-    """Returns deliveries a second: the slope of all the marks but the first, because the bus may send many at once.
+    """Returns deliveries a second: the slope of all the marks except the first, because the bus may send many at once.
 
-    marks: when as many as there are subscribers had come, then twice as many …
+    marks: the times at which one delivery for each subscriber had come, then two for each, and so on.
     """
     steady = marks[_FIRST:]
     return linear_regression(steady, range(len(steady))).slope * many
@@ -261,14 +263,14 @@ def _subscribe(client: Client) -> None:
 
 
 def _wait_for_tasks(control: Client, connections: int) -> None:
-    """Waits, without sending, until the bus has so many connections."""
+    """Waits, without sending, until the bus has that many connections."""
     control.lines(b"stream 0 %d 0\n" % connections)
 
 
 def _bytes_each(
     process: Process, many: int, greet: Callable[[Client], object], settle: Callable[[int], object]
 ) -> float:
-    """Returns by how much the process has grown for each of that many connections."""
+    """Returns the bytes by which the process has grown for each of that many connections."""
     with ExitStack() as stack:
 
         def connect(count: int) -> None:

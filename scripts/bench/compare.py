@@ -64,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def versions_of(peer: Peer) -> list[str]:
-    """Returns each part with its version: a package of Debian or of PyPI, or text that says it."""
+    """Returns each part with its version: a package of Debian or of PyPI, or the text of a version."""
     found = []
     for name in peer.versions:
         if " " in name:
@@ -78,7 +78,7 @@ def versions_of(peer: Peer) -> list[str]:
 
 
 def lacks(peer: Peer) -> str:
-    """Returns why the peer cannot run; "" if it can."""
+    """Returns the reason why the peer cannot run, "" if it can."""
     if peer.missing or peer.raw or peer.library:
         return peer.missing
     package = {"redis-py": "redis", "qs_client": "qsbus"}.get(peer.client, peer.client)
@@ -90,7 +90,7 @@ def lacks(peer: Peer) -> str:
 
 
 def _measure(run: Run, known: Sequence[Peer], plan: Plan, results: Results) -> None:
-    """Measures what is asked for, and adds it to the results as it comes."""
+    """Measures the requested cells and ratios, and adds each to the results at once."""
     options = run.options
     unknown = set(options.peers or ()) - {peer.key for peer in known}
     if unknown:
@@ -135,7 +135,7 @@ def _measure(run: Run, known: Sequence[Peer], plan: Plan, results: Results) -> N
 
 
 def disturbed(cells: Sequence[Cell]) -> list[str]:
-    """Returns a warning if something else ran meanwhile: more than the kernel's own work can explain."""
+    """Returns a warning if other programs ran meanwhile: if more was used than the kernel's own work can explain."""
     others = [cell["figures"]["others"] for cell in cells if cell["figures"]]
     if not others or median(others) < _BUSY:
         return []
@@ -145,7 +145,7 @@ def disturbed(cells: Sequence[Cell]) -> list[str]:
 
 
 def _report(results: Results, out: Path, docs: bool) -> list[Figure]:
-    """Writes everything, and returns the ratios."""
+    """Writes the results, the tables and the plots. Returns the ratios."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     (out / "table.md").write_text(compare_tables.whole(results), encoding="utf-8")

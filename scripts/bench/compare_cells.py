@@ -1,7 +1,7 @@
 """The cells of the table of `compare`: their plan, and how they are measured, peer by peer.
 
 The plan is a star: from a base point one thing at a time varies, for two kinds of work. Each cell has a server and a
-folder of its own, but for the depths, which share one: a queue that gets deeper and deeper.
+folder of its own. The depths alone share one: a queue that gets deeper and deeper.
 """
 
 import contextlib
@@ -25,15 +25,17 @@ ROWS = ("base", "clients", "batch", "size", "depth")
 
 _SIZE = 1024
 _TELLING = 50_000
-"""Messages: how long as many took says how long more will take; fewer, mostly how long a start takes."""
+"""Messages from which the time of a filling predicts the time of a longer one. The time of fewer is mostly that of a
+start."""
 
 Cell = dict[str, Any]
-"""peer: its key; point; figures, or None and a note that says why there are none."""
+"""A cell. peer: the peer's key; point; figures, or None and a note that says why there are none."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """row: what it varies; clients; batch: messages at once; size: bytes; depth: messages before it begins."""
+    """A point of the plan. row: the thing that varies; clients; batch: messages at once; size: bytes; depth: messages
+    in the queue at the beginning."""
 
     work: str
     row: str = "base"
@@ -44,7 +46,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Returns what differs from the base, for the head of the table."""
+        """Returns what differs from the base point, for the head of the table."""
         return {
             "base": "base",
             "clients": f"{self.clients} client{'s'[: self.clients > 1]}",
@@ -56,8 +58,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Plan:
-    """full or quick. span: of a cell; fill: seconds that a depth may take to be made; rounds, round: of the ratios;
-    depth: of the ratio of depths, 0 to leave it out; most, ratios: seconds of all cells, and of all ratios."""
+    """The plan of a run, full or quick. span: a cell's; fill: seconds that filling a queue may take; rounds, round: the
+    ratios'; depth: the depth of the ratio of depths, 0 to leave this ratio out; most, ratios: seconds of all cells, and
+    of all ratios."""
 
     span: Span
     fill: float
@@ -91,12 +94,12 @@ def points(quick: bool) -> Iterator[Point]:
 
 
 def in_table() -> list[Point]:
-    """Returns the points of one kind of work, as the table's columns have them; of the full run."""
+    """Returns the points of one kind of work in the order of the table's columns, for the full run."""
     return [point for point in points(False) if point.work == "push"]
 
 
 def unable(peer: Peer, point: Point) -> str:
-    """Returns why this peer has no such cell; "" if it has."""
+    """Returns the reason why this peer has no such cell, "" if it has one."""
     if point.batch > 1 and not peer.batches:
         return "its client has no batches"
     if point.batch > 1 and peer.raw and point.work == "cycle":
@@ -107,10 +110,11 @@ def unable(peer: Peer, point: Point) -> str:
 
 
 class DeepQueue:
-    """folder: made here; kept: the server, where one serves all cells; seconds: that a filling may take.
+    """A queue that is filled further for each depth. folder: is made here; kept: the server, where one serves all
+    cells; seconds: that a filling may take.
 
-    What was filled is kept for the next depth. A peer that fills apart has a server of its own for that, which need not
-    sync, and is started again afterwards.
+    The messages of one depth are kept for the next. A peer that fills apart has a server of its own for filling, which
+    need not sync, and is started again afterwards.
     """
 
     def __init__(self, peer: Peer, folder: Path, kept: Running | None, seconds: float) -> None:
@@ -125,8 +129,8 @@ class DeepQueue:
         self._each = 0.0
 
     def filled_to(self, depth: int) -> Running:
-        """Returns the server, with that many messages at least. Raises CellError if that takes too long, or has
-        before."""
+        """Returns the server, with that many messages at least. Raises CellError if filling takes too long, or if an
+        earlier filling has failed."""
         missing = max(0, depth - self._there)
         if not self._why and self._each * missing > 1.5 * self._seconds:
             self._why = f"filling it takes longer than {self._seconds:.0f} s"
@@ -141,7 +145,7 @@ class DeepQueue:
             raise
 
     def pushed(self, messages: int) -> None:
-        """Notes that a load has made it deeper."""
+        """Notes that a load has made the queue deeper."""
         self._there += messages
 
     def _fill(self, missing: int) -> Running:
@@ -166,13 +170,13 @@ class DeepQueue:
             raise CellError(f"only {pushed:,} of {missing:,} messages in {self._seconds:.0f} s")
 
     def close(self) -> None:
-        """Ends the server, if it is one of its own."""
+        """Ends the server, unless it serves other cells too."""
         self._stack.close()
 
 
 @dataclass
 class Progress:
-    """Prints what runs, and how long still, on stderr. total: cells; most: seconds."""
+    """Prints the present cell and the remaining time on stderr. total: cells; most: seconds."""
 
     total: int
     most: float
@@ -180,7 +184,7 @@ class Progress:
     started: float = field(default_factory=time.monotonic)
 
     def over(self) -> bool:
-        """Tells whether the time is up."""
+        """Tells whether the run's time is used up."""
         return time.monotonic() - self.started > self.most
 
     def say(self, what: str) -> None:
@@ -255,7 +259,7 @@ class Bench:
         return measured(peer, running, work, self.plan.span, self._disk)
 
     def _tidy(self, peer: Peer, folder: Path) -> None:
-        """Syncs the disk, so that one cell's bytes are not written while another is measured."""
+        """Syncs the disk, so that the bytes of one cell are not written while another is measured."""
         if not peer.many_files:
             shutil.rmtree(folder, ignore_errors=True)
         os.sync()
@@ -281,5 +285,5 @@ class Bench:
 
 
 def chosen(points: Iterable[Point], rows: Sequence[str]) -> list[Point]:
-    """Returns the cells of these rows; all, when no row is named."""
+    """Returns the cells of these rows, without named rows all cells."""
     return [point for point in points if not rows or point.row in rows]

@@ -1,6 +1,7 @@
-"""A load on a running server: the clients' processes are started, begin together, and are measured together with it.
+"""A load on a running server: the clients' processes are started, begin together, and are measured together with the
+server.
 
-Computes the figures of a cell of the table from what they counted, and which side was its limit.
+Computes the figures of a cell of the table from the counts, and which side was the limit of the rate.
 """
 
 import contextlib
@@ -25,21 +26,21 @@ from peer import Peer, Running
 
 Limit = Literal["server", "clients", "disk", "waiting"]
 _FULL = 0.85
-"""Of a core, or of all cores: what counts as used up."""
+"""Share of a core, or of all cores, from which they count as used up."""
 _BUSY = 0.6
-"""Of the time: from then on it is the disk that others wait for."""
+"""Share of the time from which the disk counts as what others wait for."""
 
 _WORKER = Path(__file__).with_name("compare_worker.py")
 _CONNECT_WITHIN = 60
 _SOON = 0.05
-"""Seconds until the clients begin: as long as it takes to tell all of them."""
+"""Seconds until the clients begin, in which all of them are told to."""
 IMPORTS = {"greenstalk": ["greenstalk"], "redis-py": ["redis"], "nats-py": ["nats"], "pika": ["pika"]}
-"""Modules that are imported once, before the clients' processes are forked; by the client's name."""
+"""Modules that are imported once, before the clients' processes are forked, by the client's name."""
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Returns the value that this share of the values does not exceed (nearest rank). Raises ValueError if there are
-    none."""
+    """Returns the value that this share of the values does not exceed (nearest rank). Raises ValueError without
+    values."""
     if not ordered:
         raise ValueError("no values")
     rank = max(1, -(-len(ordered) * round(share * 1000) // 1000))
@@ -49,10 +50,11 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 def limit(server: float | None, clients: float, disk: float, cores: int, single: bool) -> Limit:
     """Returns the side by which the rate is limited. single: whether the server's work is in one thread.
 
-    server, clients: cores that they used on average, None without a server; disk: the share of time in which it had
-    something to do. A server of one thread that has a core to itself is the limit, however busy the clients are.
-    Otherwise, if all cores are used up, it is the side that used more; and if they are not, it is the disk or, when
-    that has little to do, nothing but the time of round trips: there are too few clients.
+    server, clients: cores that each used on average, None without a server; disk: the share of time in which the disk
+    was busy. A server of one thread that uses a whole core is the limit, however busy the clients are. If all cores are
+    used up, the limit is the server or the clients: the one that used more cores. If some cores are free, a busy disk
+    is the limit; with an idle disk the result is "waiting": only the time of round trips limits the rate, because there
+    are too few clients.
     """
     used = server or 0.0
     if single and used >= _FULL:
@@ -66,8 +68,8 @@ def limit(server: float | None, clients: float, disk: float, cores: int, single:
 class Figures:
     """The figures of a cell. rate: messages a second; p50, p99: seconds, of a call or a round.
 
-    server, clients: CPU seconds per 10,000 messages; memory: bytes, the most that the server had. A library has no
-    server, and None there.
+    server, clients: CPU seconds per 10,000 messages; memory: bytes, the server's peak. For a library, which has no
+    server, both of the server's figures are None.
     """
 
     rate: float
@@ -79,7 +81,7 @@ class Figures:
     limit: Limit
     messages: int
     others: float = 0.0
-    """Cores that neither server nor clients used but something else did, the kernel's writing to the disk among it."""
+    """Cores that other programs and the kernel used, which writes to the disk."""
 
 
 def figures(
@@ -93,8 +95,8 @@ def figures(
     cores: int,
     single: bool,
 ) -> Figures:
-    """Computes the figures from what was counted in so many seconds. server, clients, disk: seconds. Raises
-    RuntimeError if nothing was done."""
+    """Computes the figures from the counts of that many seconds. server, clients, disk: seconds. Raises RuntimeError if
+    no message was counted."""
     if not messages:
         raise RuntimeError(f"nothing was done in {seconds:.1f} s")
     ordered = sorted(latencies)
@@ -112,12 +114,12 @@ def figures(
 
 
 class CellError(Exception):
-    """A cell that could not be measured. Its text says why."""
+    """A cell cannot be measured. The text says why."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds: before anything is counted; that are counted; that an operation may take beyond these."""
+    """Seconds of a load: before counting begins; with counting; and how long an operation may take after these."""
 
     warm: float
     counted: float
@@ -167,8 +169,8 @@ class Workers:
         self._tell({"start": start, "begin": begin, "until": until})
 
     def result(self, within: float) -> tuple[int, float, Any, int]:
-        """Returns messages, CPU seconds, latencies, and how many were pushed in all. Raises CellError if a client
-        has."""
+        """Returns messages, CPU seconds, latencies, and how many messages were pushed in all. Raises CellError if a
+        client failed."""
         assert self._process.stdout is not None
         data = b""
         last = time.monotonic() + within
@@ -193,7 +195,7 @@ class Workers:
         return found
 
     def end(self) -> None:
-        """Ends the process, and those that it has forked: all are in a session of their own."""
+        """Ends the process and its forks: all are in a session of their own."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -213,8 +215,7 @@ class Workers:
 
 
 def measured(peer: Peer, running: Running, work: Work, span: Span, disk: Disk) -> tuple[Figures, int]:
-    """Makes one load. Returns what it has cost, and how many messages were pushed in all. Raises CellError if it did
-    not work."""
+    """Makes one load. Returns its figures, and how many messages were pushed in all. Raises CellError if it failed."""
     with Workers(peer, running.target, work) as workers:
         processes = tree(running.pid) if running.pid else []
         start = time.monotonic() + _SOON
@@ -238,7 +239,7 @@ def measured(peer: Peer, running: Running, work: Work, span: Span, disk: Disk) -
 
 
 def filled(peer: Peer, running: Running, messages: int, size: int, seconds: float) -> int:
-    """Pushes that many messages, in batches where there are such, from a few clients. Returns how many it were in
+    """Pushes that many messages, in batches if the client has them, from a few clients. Returns how many were pushed in
     that time."""
     raw = peer.raw or peer.fills_raw
     clients = 2 if peer.threads else 4

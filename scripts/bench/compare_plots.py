@@ -20,7 +20,7 @@ _WIDE, _HIGH = 9.0, 5.5
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """Draws the plots. Returns the files that were made: those for which something was measured."""
+    """Draws the plots for which there are figures. Returns the files."""
     base = Point("push")
     by_clients = [Point("push", "clients" if n != 32 else "base", n) for n in (1, 8, 32, 128)]
     by_size = [Point("push", "base" if size == 1024 else "size", size=size) for size in (100, 1024, 65536)]
@@ -41,7 +41,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def _peers(results: Results, *points: Point) -> list[dict[str, Any]]:
-    """Returns the peers with a figure at one of the points at least."""
+    """Returns the peers with a figure at one or more of the points."""
     found = [peer for _, peers in grouped(results) for peer in peers]
     return [peer for peer in found if any(figures_of(results, peer["key"], point) for point in points)]
 
@@ -52,7 +52,7 @@ def _colour(key: str) -> str:
 
 
 def _lines(results: Results, path: Path, title: str, points: Sequence[Point], varied: str) -> Path | None:
-    """Rates by what is varied, on logarithmic axes. Not drawn when there is but one point."""
+    """Draws rates by the thing that varies, on logarithmic axes. Draws nothing for a single point."""
     peers = _peers(results, *points)
     if not peers or sum(bool(_peers(results, point)) for point in points) < 2:
         return None

@@ -1,7 +1,7 @@
 """The ratios with a target.
 
-What a ratio is made of is measured in turn, round by round, with all of it running all the time; the ratio is the
-median of the rounds'. So it says the same on a fast machine and on a slow one.
+Both sides of a ratio are measured in turn, round by round, while both run all the time; the ratio is the median of the
+rounds' ratios. So it says the same on a fast machine and on a slow one.
 """
 
 import sys
@@ -41,9 +41,9 @@ class Ratios:
     """Measures the ratios of `compare`.
 
     Ensures that a side that fails costs only the ratios that need it, each of which has a line that says why, and that
-    what was found until then is in `found`, however the measuring ends.
+    the ratios found until then are in `found`, however the measuring ends.
 
-    peers: by key, those that can run here; found: is added to as they come; absent: why the others cannot.
+    peers: by key, the ones that can run here; found: gets each ratio at once; absent: why the other peers cannot run.
     """
 
     peers: Mapping[str, Peer]
@@ -58,7 +58,7 @@ class Ratios:
         self._until = time.monotonic() + self.plan.ratios
 
     def measure(self) -> None:
-        """Measures all ratios. One that fails has a line that says so."""
+        """Measures all ratios. A failed ratio has a line that says so."""
         for part in (self._pushes, self._cycles, self._pipelines, self._batches, self._depths):
             try:
                 if time.monotonic() > self._until:
@@ -86,8 +86,8 @@ class Ratios:
         return running
 
     def _turns(self, sides: Mapping[str, Side]) -> dict[str, list[float]]:
-        """Returns the rates of each side, round by round, every other one backwards, after one that warms up. A side
-        that fails is not there."""
+        """Returns the rates of each side, round by round, every other round backwards, after one that warms up. Leaves
+        out a side that fails."""
         # Like `in_turn`, but for the sides that fail: other projects' programs may, after minutes.
         rates: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(self.plan.rounds + 1):
@@ -183,7 +183,7 @@ class Ratios:
                 self._versus(name, rates, (key, "journal"), target)
 
     def _depths(self) -> None:
-        """Measures deep and shallow queues, each with a server of its own. The shallow queue is made anew before each
+        """Measures deep and shallow queues, each with a server of its own. A new shallow queue is made before each
         push."""
         depth = self.plan.depth
         if "qs" not in self.peers or not depth:

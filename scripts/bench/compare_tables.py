@@ -1,4 +1,4 @@
-"""The tables of `compare`, as Markdown, from its results; and the parts of the pages that it writes."""
+"""The tables of `compare`, as Markdown, from its results; and the generated parts of the pages."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ _CAPTIONS = {
 
 
 def figures_of(results: Results, peer: str, point: Point) -> dict[str, Any] | None:
-    """Returns the cell that was measured there, None if none was."""
+    """Returns the cell of a peer at a point, None without figures."""
     for cell in results["cells"]:
         if cell["peer"] == peer and Point(**cell["point"]) == point:
             found: dict[str, Any] | None = cell["figures"]
@@ -45,14 +45,14 @@ def figures_of(results: Results, peer: str, point: Point) -> dict[str, Any] | No
 
 
 def measured_points(results: Results, work: str) -> list[Point]:
-    """Returns the points that some peer has figures for, in the order of the plan."""
+    """Returns the points for which some peer has figures, in the order of the plan."""
     there = {Point(**cell["point"]) for cell in results["cells"] if cell["figures"]}
     planned = [Point(work, point.row, point.clients, point.batch, point.size, point.depth) for point in in_table()]
     return [point for point in planned if point in there]
 
 
 def grouped(results: Results) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Returns what the peers of a group have in common, and the peers that have a cell."""
+    """Returns the common properties of each group of peers, and its peers that have a cell."""
     there = {cell["peer"] for cell in results["cells"]}
     for durability, shown in _GROUPS.items():
         found = [peer for peer in results["peers"] if peer["durability"] == durability and peer["key"] in there]
@@ -80,7 +80,7 @@ def rate_table(results: Results, work: str) -> list[str]:
 
 def short_table(results: Results) -> list[str]:
     """Returns a table of messages a second of the peers whose answers survive power loss, and the memory of their
-    servers: what a reader wants first."""
+    servers. It is the table that most readers want first."""
     asked = [Point("push"), Point("push", "batch", batch=100), Point("cycle"), Point("cycle", "clients", 1)]
     heads = ("push", "push in batches of 100", "push + receive + delete", "the same, 1 client", "memory of the server")
     lines = [f"| messages/s, with 1 KiB and 32 clients | {' | '.join(heads)} |", "|---" + "|---:" * len(heads) + "|"]
@@ -132,7 +132,7 @@ def _time(seconds: float) -> str:
 
 
 def peer_table(results: Results) -> list[str]:
-    """Returns a table of the peers: what each one is, and what is left after a power loss."""
+    """Returns a table of the peers: a description of each, and what is left after a power loss."""
     lines = ["| peer | driven by | a power loss leaves | versions |", "|---|---|---|---|"]
     for _, peers in grouped(results):
         lines += [
@@ -143,7 +143,7 @@ def peer_table(results: Results) -> list[str]:
 
 
 def dashes(results: Results) -> list[str]:
-    """Returns why there is no figure, once for each reason."""
+    """Returns a line for each reason why cells have no figure, with the peer and the cells."""
     names = {peer["key"]: peer["name"] for peer in results["peers"]}
     reasons: dict[tuple[str, str], list[str]] = {}
     for cell in results["cells"]:
@@ -169,7 +169,7 @@ def whole(results: Results) -> str:
 
 
 def generated(results: Results, plots: Sequence[str]) -> str:
-    """Returns the generated part. plots: names of files in docs/performance."""
+    """Returns the generated part of the page. plots: names of files in docs/performance."""
     lines = [f"Measured on {results['date']}: {results['machine']}.", "", *results["notes"], ""]
     lines += ["### Peers", "", *peer_table(results)]
     if results["missing"]:

@@ -1,8 +1,8 @@
 """The processes that are the clients: compare_worker.py is started by `compare_load`, with a line of JSON on stdin.
 
 It forks a process for each client, or one for all connections of a raw load or for clients that are threads. When all
-have connected it says `ready`, and is told when to begin, by the monotonic clock, which is the same for all processes.
-What was counted comes back as a pickle.
+have connected it prints `ready`, and reads when to begin, by the monotonic clock, which is the same for all processes.
+It returns the counts as a pickle.
 """
 
 import asyncio
@@ -29,10 +29,9 @@ from peer import Client
 
 @dataclass
 class Work:
-    """kind: push, cycle (push, receive, delete) or fill; size: bytes of a message; batch: messages at once.
-
-    clients in all; threads: of one process; raw: connections of one process; most: messages of a fill, in all.
-    """
+    """The work of the clients. kind: push, cycle (push, receive, delete) or fill; size: bytes of a message; batch:
+    messages at once; clients: in all; threads: of one process; raw: connections of one process; most: messages of a
+    fill, in all."""
 
     kind: str
     size: int
@@ -45,7 +44,7 @@ class Work:
 
 @dataclass
 class Times:
-    """start; begin and until of what is counted: by the monotonic clock."""
+    """Times of the monotonic clock: start of the load, begin and end of counting."""
 
     start: float
     begin: float
@@ -54,7 +53,7 @@ class Times:
 
 @dataclass
 class Tally:
-    """Counts between begin and until. messages; latencies in seconds, of a call or a round; cpu in seconds."""
+    """Counts messages between begin and until. latencies: seconds, of a call or a round; cpu: seconds."""
 
     times: Times
     worth: int
@@ -66,7 +65,7 @@ class Tally:
     _after: float | None = None
 
     def ended(self, began: float, now: float) -> None:
-        """Counts something that was begun then and has ended now."""
+        """Counts an operation with its times of begin and end."""
         self.pushed += self.worth
         if now < self.times.begin or self._after is not None:
             return
@@ -89,7 +88,7 @@ def _cpu() -> float:
 
 
 async def _work(client: Client, work: Work, tally: Tally) -> None:
-    """Does one thing after the other until the time."""
+    """Repeats the work until the time is over."""
     payloads = [b"x" * work.size] * work.batch
     until = tally.times.until
     most = work.most // work.clients if work.kind == "fill" else sys.maxsize
@@ -105,7 +104,7 @@ async def _work(client: Client, work: Work, tally: Tally) -> None:
 
 
 async def _take(client: Client, count: int, until: float) -> None:
-    """Receives and deletes as many as were pushed. Every client pushes first, so there are always enough."""
+    """Receives and deletes as many messages as were pushed. Every client pushes first, so there are always enough."""
     while count > 0:  # nats-py may give more than was asked for
         received = await client.receive(count)
         if received:
@@ -116,7 +115,7 @@ async def _take(client: Client, count: int, until: float) -> None:
 
 
 class _Child:
-    """A forked process. It says when it is connected, is told the times, and sends its tallies."""
+    """A forked process. It reports when it is connected, reads the times, and sends its tallies."""
 
     def __init__(self, run: Any) -> None:
         told_out, self._told = os.pipe()
@@ -181,7 +180,7 @@ def _child(run: Any, says: Any, told: Any) -> None:
 
 
 def _of_clients(target: dict[str, Any], work: Work, count: int) -> Any:
-    """Runs so many clients in a process, as tasks of one loop."""
+    """Runs `count` clients in a process, as tasks of one loop."""
     connect = importlib.import_module(target["module"]).connect
 
     async def run(times: Any) -> list[Tally]:
@@ -250,7 +249,7 @@ def _of_raw(target: dict[str, Any], work: Work) -> Any:
 
 
 def main() -> None:
-    """Reads what to do, does it, writes what came out."""
+    """Reads the work from stdin, does it, and writes the counts to stdout."""
     order = json.loads(sys.stdin.readline())
     target, work = order["target"], Work(**order["work"])
     importlib.import_module(target["module"])

@@ -14,7 +14,7 @@ _COMMAND = (
 
 
 class Tls(NamedTuple):
-    """A certificate for a server and its clients. flags: of the server; context: of the client."""
+    """A certificate for a server and its clients. flags: the server's; context: the client's."""
 
     flags: tuple[str, ...]
     context: ssl.SSLContext
@@ -33,9 +33,9 @@ def make_certificate(folder: Path) -> Tls:
 def write_access(
     folder: Path, token: str, rights: Sequence[str] = ("admin = true",), others: int = 0
 ) -> tuple[str, str]:
-    """Writes an access file, and returns the server's flag that names it.
+    """Writes an access file, and returns the server's flag that names the file.
 
-    token: of the last principal; rights: its lines in the file, and those of the others; others: principals before it,
+    token: the last principal's; rights: its lines in the file, and the other principals'; others: principals before it,
     whose tokens are never used: a server looks through them.
     """
     lines = []

@@ -17,16 +17,16 @@ DEEP, SHALLOW = 100_000, 1_000
 ONE_DIRECTORY = 1 << 40
 """A granularity with which all elements go to one intermediate directory: the worst case of a deep queue."""
 PER_SECOND = 5_000
-"""Of the names of elements that are there from the start."""
+"""Elements for each second in the names of elements that are there from the start."""
 PAYLOAD = b"x" * SIZE
 PARTS = 10
-"""Of what is measured in a round."""
+"""Parts of a round."""
 Part = Callable[[int], float]
-"""Does the part of that number: its seconds."""
+"""Does the part of that number, and returns its seconds."""
 
 
 def add(queue: Any, count: int) -> float:
-    """Adds so many elements. Returns the seconds."""
+    """Adds that many elements. Returns the seconds."""
     started = time.perf_counter()
     for _ in range(count):
         queue.add(PAYLOAD)
@@ -44,7 +44,7 @@ def consume(queue: Any, names: list[str]) -> float:
 
 
 def walk(queue: Any, times: int) -> float:
-    """Walks through the queue so many times. Returns the seconds."""
+    """Walks through the queue `times` times. Returns the seconds."""
     started = time.perf_counter()
     for _ in range(times):
         for _ in queue:
@@ -53,8 +53,8 @@ def walk(queue: Any, times: int) -> float:
 
 
 def rates(count: int, over: Part, under: Part) -> tuple[float, float]:
-    """Returns the rates of both, a second. They take turns in parts, so that other load hits both. count: what all
-    parts do together."""
+    """Returns the rates of both sides, a second. The sides take turns in parts, so that other load hits both. count:
+    what all parts do together."""
     seconds = [0.0, 0.0]
     for number in range(PARTS):
         for which in (0, 1) if number % 2 else (1, 0):
@@ -63,7 +63,7 @@ def rates(count: int, over: Part, under: Part) -> tuple[float, float]:
 
 
 def figure(name: str, found: list[tuple[float, float]], target: float) -> Figure:
-    """Returns the ratio of the rounds but the first, which warms up."""
+    """Returns the ratio of the rounds except the first, which warms up."""
     return ratio(name, [over for over, _ in found[1:]], [under for _, under in found[1:]], target)
 
 
@@ -72,7 +72,7 @@ def parts_of(names: list[str]) -> list[list[str]]:
 
 
 def beside_the_original(folder: Path, rounds: int, count: int) -> list[Figure]:
-    """Adds and consumes with both, without syncing, each round in new queues."""
+    """Adds and consumes with both libraries, without syncing, each round in new queues."""
     from dirq.QueueSimple import QueueSimple as Original  # type: ignore[import-untyped]  # noqa: PLC0415
 
     adds, consumes = [], []
@@ -89,7 +89,7 @@ def beside_the_original(folder: Path, rounds: int, count: int) -> list[Figure]:
 
 
 def both_consume(over: Any, names: list[str], under: Any, others: list[str]) -> tuple[float, float]:
-    """Rates at which two queues are emptied of as many elements."""
+    """Returns the rates at which two queues are emptied of as many elements."""
     ours, theirs = parts_of(names), parts_of(others)
     return rates(len(names), lambda at: consume(over, ours[at]), lambda at: consume(under, theirs[at]))
 
@@ -111,7 +111,7 @@ def beside_a_bare_loop(folder: Path, rounds: int, count: int) -> list[Figure]:
 
 
 def filled(path: Path, count: int) -> QueueSimple:
-    """Returns a queue that holds so many elements, added some minutes ago."""
+    """Returns a queue with that many elements, added some minutes ago."""
     queue = QueueSimple(path, granularity=ONE_DIRECTORY, sync=False)
     directory = path / f"{0:08x}"
     directory.mkdir()
@@ -126,8 +126,9 @@ def filled(path: Path, count: int) -> QueueSimple:
 
 
 def by_depth(folder: Path, rounds: int) -> list[Figure]:
-    """Compares a queue of 100,000 elements with new ones of 1,000. Half as many are added and consumed in a round, and
-    what is consumed was there before: to remove what the file system has not even written yet costs less."""
+    """Compares a queue of 100,000 elements with new ones of 1,000. Half as many are added and consumed in a round. The
+    consumed elements were there before the round: removing files that the file system has not written yet would cost
+    less."""
     each = SHALLOW // 2
     deep = filled(folder / "deep", DEEP)
     shallow = [filled(folder / f"shallow-{number}", SHALLOW) for number in range(rounds + 1)]

@@ -98,7 +98,7 @@ def _kinds() -> dict[str, tuple[Message, int]]:
 
 
 def _cost(step: Callable[[], object]) -> float:
-    """Microseconds of CPU that a call takes."""
+    """Returns the microseconds of CPU that a call takes."""
     start = time.process_time()
     step()
     calls = max(1, int(_SECONDS / max(1e-6, time.process_time() - start)))
@@ -202,7 +202,7 @@ def _empty(engine: JournalEngine) -> None:
 
 
 def second_paths(run: Run) -> list[Figure]:
-    """Compares the time of the quick way with that of the usual one, where a thing is done in two ways."""
+    """Compares the time of a quick way with the time of the usual one, where the code has two ways."""
     answer = ReceiveMessage(messages=[Delivery(0, _X, "q", 1, 1, 1)])
     pairs = {
         "plain reader / parser: a push of 1 KiB": _reading(PushMessage("q", payload=_X)),
@@ -234,7 +234,7 @@ def _push(payload: str, attributes: str = "") -> bytes:
 
 
 def _full(begin: str, unit: str, end: str, most: int = _LENGTH) -> str:
-    """Repeats the unit until the document is full, at most so many times."""
+    """Repeats the unit, at most `most` times, until the document is full."""
     return begin + unit * min(most, (_LENGTH - len(begin) - len(end)) // len(unit.encode())) + end
 
 
@@ -299,7 +299,7 @@ def _read(document: bytes) -> tuple[float, Message | Fault | None]:
 
 
 def hostile_documents(run: Run) -> list[Figure]:
-    """Measures how long one document that is meant to cost much holds a server, beside valid ones."""
+    """Measures how long one costly document holds a server, beside valid documents."""
     figures = []
     for title, documents in (("valid", _VALID), ("hostile", _HOSTILE)):
         found = []

@@ -33,7 +33,7 @@ _SYSTEMS = {
     "peer_rabbitmq": (RABBITMQ, "pika", "apt-get install rabbitmq-server; pip install pika"),
     "peer_nats": ("nats-server", "nats", "apt-get install nats-server; pip install nats-py"),
 }
-"""By the module here that knows it: the program and the Python package that it needs, and how to install them."""
+"""The systems, by their module here: the program and the Python package that each needs, and how to install them."""
 _PAYLOAD = b"x" * 1024
 _FEW, _MANY = 10, 100
 _TITLE = f"1 KiB to {_FEW} subscribers, Python clients: {{}}"
@@ -107,7 +107,7 @@ async def _rate(peer: FanOutPeer, subscribers: int, seconds: float) -> float:
 
 
 async def _publish_for(seconds: float, publish: Publish, counts: list[int], published: int) -> int:
-    """Publishes for so many seconds. Returns how many messages have been published now."""
+    """Publishes for that many seconds. Returns how many messages have been published by then."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         if published - min(counts) > _AHEAD - _TOGETHER:
@@ -119,7 +119,7 @@ async def _publish_for(seconds: float, publish: Publish, counts: list[int], publ
 
 
 async def _latency(peer: FanOutPeer, samples: int) -> float:
-    """Returns the median in seconds, after some messages to warm up."""
+    """Returns the median latency in seconds, after some messages to warm up."""
     at: list[float] = []
     times: list[float] = []
     async with peer.subscribed(1, lambda number: at.append(time.perf_counter())) as publish:

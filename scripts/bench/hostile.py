@@ -1,8 +1,9 @@
 """Clients that work while others attack the server, with half handshakes or with wrong tokens.
 
 Rounds of peace and of attack take turns on one server. The attacker is a process of its own; on two cores it takes a
-part of the load's core, which counts against the server. Run as a program, it is the attacker, which says when it is at
-it and ends when its stdin does: hostile.py handshakes HOST PORT COUNT, or hostile.py tokens HOST PORT RATE
+part of the load's core, which counts against the server. Run as a program, this module is the attacker, which prints a
+line when the attack has begun and ends when its stdin does: hostile.py handshakes HOST PORT COUNT, or hostile.py tokens
+HOST PORT RATE
 """
 
 import contextlib
@@ -32,7 +33,7 @@ _PUSH = push_document("q", 1024)
 _FLAGS = ("--durability", "none")
 
 _TOGETHER = 10
-"""Wrong tokens that a connection sends at once: after so many, the server closes it."""
+"""Wrong tokens that a connection sends at once: after that many, the server closes the connection."""
 
 _STEP = 0.01
 _BURST = 50
@@ -95,7 +96,7 @@ def _attacking(server: Process, kind: str, number: int) -> Iterator[None]:
 
 
 def half_handshake() -> bytes:
-    """Returns the first half of what a client sends first."""
+    """Returns the first half of the bytes with which a client begins."""
     written = ssl.MemoryBIO()
     channel = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), written, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
@@ -105,7 +106,7 @@ def half_handshake() -> bytes:
 
 
 def handshakes(address: tuple[str, int], count: int) -> None:
-    """Opens the connections, one after the other, and holds them."""
+    """Opens the connections, one after the other, and keeps them open."""
     hello = half_handshake()
     held = []
     for _ in range(room_for(count)):
@@ -118,7 +119,7 @@ def handshakes(address: tuple[str, int], count: int) -> None:
 
 
 class _Tokens:
-    """Connections that send wrong tokens, so many a second in all."""
+    """Connections that send wrong tokens, a given number a second in all."""
 
     def __init__(self, address: tuple[str, int], rate: int) -> None:
         self._address = address
@@ -128,7 +129,8 @@ class _Tokens:
         self._selector.register(sys.stdin, selectors.EVENT_READ)
 
     def run(self) -> None:
-        """Attacks until stdin ends. Each connection is as many tokens; what cannot be begun in time is left out."""
+        """Attacks until stdin ends. Each connection sends `_TOGETHER` tokens; connections that cannot be begun in time
+        are left out."""
         started = due = time.monotonic()
         most = room_for(self._rate)
         told = False
@@ -151,7 +153,7 @@ class _Tokens:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _read(self) -> bool:
-        """Returns True when stdin has ended."""
+        """Reads stdin. Returns True when it has ended."""
         for key, _ in self._selector.select(_STEP):
             connection = key.fileobj
             if not isinstance(connection, socket.socket):

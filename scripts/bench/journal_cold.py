@@ -1,8 +1,7 @@
 """A million cold messages: their memory, a stop and a start with them, how fast they drain, and what upkeep costs.
 
-Cold: their payloads are not in the server's cache, but for those that were pushed last. They may be in the page cache
-of the kernel. Where upkeep is measured, the queue that is pushed to and drained is another one than that of the cold
-messages.
+Cold: their payloads are not in the server's cache, except those that were pushed last. They may be in the page cache of
+the kernel. Where upkeep is measured, the load pushes to and drains another queue than the one of the cold messages.
 """
 
 import time
@@ -20,7 +19,7 @@ from qs_storage.journal.log.records import record_size
 _MILLION = 1_000_000
 _QUICK = 100_000
 _ENTRY = 64
-"""Bytes of memory that a message may take, beside the 300 MB that the server may."""
+"""Bytes of memory that a message may take, beside the 300 MB of the server itself."""
 _REST = 300 << 20
 
 COLD = "cold"
@@ -28,10 +27,10 @@ _STEP = 100
 """Rounds between two looks at the segments."""
 
 _TIMES = 6
-"""Bytes that are pushed while it is measured, for each byte of cold messages."""
+"""Bytes that are pushed during the measurement, for each byte of cold messages."""
 
 _LIMITS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 50)
-"""Milliseconds, of the histogram."""
+"""Milliseconds, the bounds of the histogram."""
 
 
 def _messages(quick: bool) -> int:
@@ -70,8 +69,7 @@ def restarts(run: Run) -> list[Figure]:
 
 
 def _started(root: Path) -> tuple[Process, float]:
-    """Starts a server on a root that is there already. Returns it, and the seconds from its start to its first
-    answer."""
+    """Starts a server on an existing root. Returns the server, and the seconds from its start to its first answer."""
     server = queue_server(root)
     with Client(server.address) as client:
         client.lines(document(b"list-queues"))
@@ -109,7 +107,7 @@ def drain(run: Run) -> list[Figure]:
 
 
 def _server(root: Path, cold: int) -> Process:
-    """Starts a server with that many messages in a queue that nobody touches, and an empty queue beside it."""
+    """Starts a server with that many messages in a queue that no client uses, and an empty queue beside it."""
     server = queue_server(root)
     try:
         new_queue(server.address, COLD)
@@ -129,12 +127,12 @@ class _Log:
         self._io = Path(f"/proc/{server.process.pid}/io")
 
     def written(self) -> int:
-        """Returns the bytes that the server has had written to the disk since it started."""
+        """Returns the bytes that the server has written to the disk since its start."""
         lines = dict(line.split(": ") for line in self._io.read_text().splitlines())
         return int(lines["write_bytes"])
 
     def size(self) -> int:
-        """Returns the bytes of disk that its files take: segments, the spare one, the checkpoint."""
+        """Returns the bytes of disk that the log's files take: segments, the spare one, the checkpoint."""
         total = 0
         for path in self._folder.iterdir():
             try:
@@ -192,7 +190,7 @@ def upkeep_latency(run: Run) -> list[Figure]:
 
 
 def _requests(server: Process, seconds: float) -> list[float]:
-    """Returns the seconds that each request takes of a connection that pushes, receives and deletes lists."""
+    """Returns the seconds of each request of a connection that pushes, receives and deletes lists."""
     script = PushAndDrain()
     took: list[float] = []
     with Client(server.address) as client:
@@ -212,7 +210,7 @@ def _requests(server: Process, seconds: float) -> list[float]:
 
 
 def _histogram(beside: Sequence[float], without: Sequence[float]) -> str:
-    """Returns a table: how many requests took up to so many milliseconds, beside upkeep and without."""
+    """Returns a table: how many requests took up to that many milliseconds, beside upkeep and without."""
     lines = [f"{'up to':>10} {'beside':>10} {'without':>10}"]
     lowest = 0.0
     for limit in (*_LIMITS, float("inf")):
@@ -223,5 +221,5 @@ def _histogram(beside: Sequence[float], without: Sequence[float]) -> str:
 
 
 def longest_of(ordered: list[float], share: float) -> float:
-    """Returns the value that such a share of the values does not exceed. ordered: increasing."""
+    """Returns the value that this share of the values does not exceed. ordered: increasing values."""
     return ordered[max(int(len(ordered) * share + 0.999999) - 1, 0)]

@@ -1,5 +1,5 @@
-"""Measures a million messages that are due at the same moment: how long others wait meanwhile, and how fast it goes.
-Measures also what a queue's policy costs those that use the queue."""
+"""Measures a million messages that are due at the same moment: how long other requests wait, and how many messages are
+handled a second. Measures also what a queue's policy costs the queue's users."""
 
 import re
 import sys
@@ -69,7 +69,7 @@ def _receive_all(client: Client, messages: int) -> float:
 
 
 class _Beside:
-    """Pushes to another queue, one message after the other, and notes how long each push takes."""
+    """Pushes to another queue, one message after the other, and notes the time of each push."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -79,14 +79,14 @@ class _Beside:
         self.seconds = 0.0
 
     def run_for(self, seconds: float) -> "_Beside":
-        """Pushes for so many seconds."""
+        """Pushes for that many seconds."""
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             self._push_some()
         return self
 
     def run_until(self, pattern: str) -> "_Beside":
-        """Pushes until the statistics of the queue that is due are as wanted."""
+        """Pushes until the statistics of the queue with the due messages match the pattern."""
         while True:
             self._push_some()
             if re.search(pattern, self._client.lines(self._look).decode()):
@@ -102,7 +102,7 @@ class _Beside:
         self.seconds += before - started
 
     def against(self, bare: "_Beside", name: str, messages: int) -> list[Figure]:
-        """Returns the figures of this run. bare: the one while nothing was due."""
+        """Returns the figures of this run. bare: the run without due messages."""
         ours, theirs = sorted(self.took), sorted(bare.took)
         figures = []
         for shown, share in _SHARES:
@@ -117,7 +117,8 @@ class _Beside:
 
 
 def slices(run: Run) -> list[Figure]:
-    """Measures the same in this process, by CPU time: the longest slice with its commit, and messages a second."""
+    """Measures the due messages in this process, by CPU time: the longest slice with its commit, and messages a
+    second."""
     messages = 100_000 if run.quick else 1_000_000
     ahead = 0
 
@@ -143,7 +144,7 @@ def slices(run: Run) -> list[Figure]:
 
 
 def _drain(engine: storage.Engine, name: str, target: float | None) -> list[Figure]:
-    """Does what is due, in slices as long as the server's."""
+    """Handles the due messages, in slices as long as the server's."""
     longest = spent = done = 0.0
     more = True
     while more:
@@ -162,7 +163,7 @@ def _drain(engine: storage.Engine, name: str, target: float | None) -> list[Figu
 
 
 class _Cycle:
-    """Pushes a message, receives one, deletes it."""
+    """Pushes a message, receives one, and deletes it."""
 
     worth = 1
 

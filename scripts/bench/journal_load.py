@@ -35,7 +35,7 @@ class Drain:
         self._receive = document(b"receive-message", _QID, b' max="%d"' % LIST)
 
     def round(self) -> Generator[Exchange, bytes, None]:
-        """Yields the receive, and the delete of what came. Nothing more when the queue is empty."""
+        """Yields the receive, and the delete of the received messages. Yields nothing more when the queue is empty."""
         answer = yield self._receive, 1
         mids = _MESSAGE.findall(answer)
         if mids:
@@ -58,7 +58,7 @@ class PushAndDrain(Drain):
 
 
 def connect(address: Address, script: Script, count: int) -> list[Connection]:
-    """Opens so many connections that send the same."""
+    """Opens that many connections, all with the same script."""
     return [Connection(address, script) for _ in range(count)]
 
 
@@ -88,7 +88,7 @@ def series(connections: list[Connection], worth: int, seconds: float) -> list[fl
 
 
 def run_rounds(connections: list[Connection], rounds: int) -> float:
-    """Lets these connections do so many rounds together. Returns the seconds."""
+    """Lets these connections do that many rounds together. Returns the seconds."""
     left = rounds - len(connections)
 
     def ended(_: float, __: float) -> bool:

@@ -1,6 +1,7 @@
-"""Pushes and lone cycles of the store: do they keep their speed, and how do they compare with Redis and beanstalkd?
+"""Measures pushes and lone cycles of the store: whether they keep their speed, and their rates beside Redis and
+beanstalkd.
 
-All with raw sockets and ready-made bytes. What is compared runs at the same time and is measured in turn.
+All clients are raw sockets with ready-made bytes. The compared servers run at the same time and are measured in turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,10 +30,10 @@ def _peer(key: str) -> Peer:
 
 
 class Sides:
-    """Servers that run at the same time, by their keys. Close it with `with`.
+    """Servers that run at the same time, by their keys. Close them with `with`.
 
     All of them run while one is measured: a server that was started for its own turn would have a cold cache, and a
-    disk that still writes what the one before has left.
+    disk that still writes the bytes of the server before it.
     """
 
     def __init__(self, folder: Path, keys: Sequence[str]) -> None:
@@ -53,7 +54,7 @@ class Sides:
         self._stack.close()
 
     def connect(self, key: str, work: str, count: int, batch: int = 1) -> list[Connection]:
-        """Opens so many connections to a server. work: push or cycle; batch: commands sent together."""
+        """Opens that many connections to a server. work: push or cycle; batch: commands sent together."""
         target = {**self._targets[key], "lists": False}
         address = tuple(target.get("address") or ("127.0.0.1", target["port"]))
         script = import_module(target["module"]).script(target, work, SIZE, batch)
@@ -68,7 +69,7 @@ class Sides:
 
 
 def _ratios(name: str, rates: Mapping[str, Sequence[float]], targets: Mapping[str, tuple[str, float]]) -> list[Figure]:
-    """Returns the ratios of qs to the others. targets: by key, how a server is named, and the target."""
+    """Returns the ratios of qs to the others. targets: by key, the name of a server, and the target."""
     return [
         ratio(f"{name}: qs / {shown}", rates["qs-raw"], rates[key], target)
         for key, (shown, target) in targets.items()

@@ -1,8 +1,8 @@
 """The load: documents made beforehand, blocking sockets, and lines counted.
 
-As little of its own as there can be, so that the server is measured and not a client. `Client` is one connection whose
-caller waits; `Connection` and `drive` are many of them in one process, each in a script that says what it sends. It is
-the same loop for every server, so that only the server differs.
+The load does as little work as possible, so that the server is measured and not a client. `Client` is one connection
+whose caller waits; `Connection` and `drive` are many connections in one process, each with a script that says what it
+sends. All servers are measured with this loop, so that only the server differs.
 """
 
 import re
@@ -21,7 +21,7 @@ _MID = re.compile(rb'mid="(\d+)"|<mid[^>]*>(\d+)<')
 
 
 def document(op: bytes, beside: bytes = b"", attributes: bytes = b"") -> bytes:
-    """Returns a request, as a client of any language would send it."""
+    """Returns a request as a client of any language would send it."""
     return _OPEN + b"<op" + attributes + b"><" + op + b"/></op>" + beside + b"</qs>\r\n"
 
 
@@ -31,7 +31,7 @@ def push_document(qid: str, size: int) -> bytes:
 
 
 class Client:
-    """A blocking connection."""
+    """A connection with a blocking socket."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, _TIMEOUT)
@@ -49,7 +49,7 @@ class Client:
         return answer
 
     def same(self, request: bytes) -> None:
-        """Sends the bytes and waits for as many."""
+        """Sends the bytes, and waits for as many bytes."""
         self.socket.sendall(request)
         missing = len(request)
         while missing:
@@ -59,12 +59,12 @@ class Client:
             missing -= len(data)
 
     def next_line(self) -> bytes:
-        """Reads what comes without a request: one line, nothing after it. Raises RuntimeError if it is an error."""
+        """Reads one line that comes without a request, with nothing after it. Raises RuntimeError if it is an error."""
         return self.lines(b"")
 
     def answers(self) -> int:
-        """Reads what has come, and returns how many answers have ended in it. Raises RuntimeError if one is an
-        error."""
+        """Reads the bytes that have come, and returns how many answers have ended in them. Raises RuntimeError if one
+        is an error."""
         data = self._more(b"")
         if b'type="error"' in data:
             raise RuntimeError(data.decode())
@@ -105,7 +105,7 @@ def mid_in(answer: bytes) -> bytes:
 
 
 def rate(seconds: float, once: Callable[[], object], worth: int = 1) -> float:
-    """Returns how many times a second `once` can be called, times what a call is worth."""
+    """Returns the calls of `once` a second, times the worth of a call."""
     calls = 0
     started = now = time.perf_counter()
     until = started + seconds
@@ -117,8 +117,8 @@ def rate(seconds: float, once: Callable[[], object], worth: int = 1) -> float:
 
 
 def rate_of_many(clients: Sequence[Client], request: bytes, seconds: float) -> float:
-    """Returns requests a second when each client has one on its way all the time. In one thread: it waits, the server
-    works."""
+    """Returns requests a second when each client has one under way all the time. In one thread: it waits while the
+    server works."""
     with selectors.DefaultSelector() as selector:
         for client in clients:
             selector.register(client.socket, selectors.EVENT_READ, client)
@@ -151,10 +151,10 @@ Exchange = tuple[bytes, int]
 
 
 class Script(Protocol):
-    """The requests of a raw connection: gets the answer, gives the next request."""
+    """The requests of a raw connection: is sent the answer, and returns the next request."""
 
     worth: int
-    """Messages that are done when a round is."""
+    """Messages that a round handles."""
 
     def round(self) -> Iterator[Exchange]:
         """Yields the exchanges of one round; is sent the bytes of their answers."""
@@ -184,7 +184,7 @@ class Pushes:
 
 
 class Connection:
-    """A socket, and where it is in its script."""
+    """A socket, and its position in its script."""
 
     def __init__(self, address: tuple[str, int], script: Script) -> None:
         self.socket = socket.create_connection(address, _TIMEOUT)
@@ -207,7 +207,8 @@ class Connection:
         self.socket.sendall(request)
 
     def took(self) -> bool:
-        """Reads what has come; sends the next request if the answer is whole; True when the round is over."""
+        """Reads the bytes that have come, and sends the next request if the answer is whole. Returns True when the
+        round is over."""
         data = self.socket.recv(_CHUNK)
         if not data:
             raise RuntimeError("the connection was closed")
@@ -227,8 +228,8 @@ class Connection:
 
 
 def drive(connections: list[Connection], ended: Callable[[float, float], bool], until: float) -> None:
-    """Rounds on all connections at once until the time; then each ends its round. ended: is told when each round began
-    and ended, by the monotonic clock, and says whether there is more to do."""
+    """Runs rounds on all connections at once until the time; then each connection ends its round. ended: gets the times
+    at which each round began and ended, by the monotonic clock, and returns whether to go on."""
     with selectors.EpollSelector() as selector:
         for connection in connections:
             selector.register(connection.socket, selectors.EVENT_READ, connection)

@@ -1,8 +1,8 @@
 """Measures how long others wait beside the longest requests that the server takes.
 
 One connection sends a request with a worst document, or a pipeline of them, while another sends one ping after the
-other. The figure is the most processor time that the server took while a ping waited for its answer: what it does in
-one step, without a turn for others. The wait itself is longer where other processes want the processor too.
+other. The figure is the most processor time that the server took while a ping waited for its answer: the server's
+longest step without a time slice for others. The wait itself is longer where other processes want the processor too.
 """
 
 import re
@@ -17,7 +17,7 @@ from processes import Process, queue_server
 _TARGET = 0.05
 _QUEUES, _LIST, _PIPELINE = 3000, 1000, 256
 _MANY = 16_000
-"""Queues that there are when the answers about all queues are measured."""
+"""Queues on the server when the answers about all queues are measured."""
 _DEEP = 100_000
 _PAYLOAD = b"x" * 100
 _MESSAGES = b"<messages>%s</messages>" % (b"<message><payload>%s</payload></message>" % _PAYLOAD * _LIST)
@@ -37,7 +37,7 @@ def longest_waits(run: Run) -> list[Figure]:
 
 
 def _requests(client: Client, names: list[bytes], queues: int, deep: int) -> Iterator[tuple[str, bytes, int]]:
-    """Yields what is measured: its name, the bytes of the requests, and the number of answers. Prepares each first.
+    """Yields the name of each measurement, the bytes of the requests, and the number of answers. Prepares each first.
     queues: how many of the names requests about several queues have; deep: messages of a deep queue."""
     yield "nothing", document(b"ping"), 1
     made = b"".join(document(b"new-queue", _qid(name)) for name in names)
@@ -147,7 +147,7 @@ def _beside(server: Process, client: Client, title: str, request: bytes, count: 
 
 
 def _fill(client: Client, qid: bytes, count: int) -> list[bytes]:
-    """Pushes thousands of messages into a queue that is made if missing, and returns their ids."""
+    """Pushes thousands of messages into a queue, which is made if it is missing, and returns their ids."""
     client.lines(document(b"new-queue", _qid(qid), b' exist-ok="yes"'))
     found: list[bytes] = []
     while len(found) < count:

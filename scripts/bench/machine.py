@@ -1,6 +1,6 @@
-"""The machine: its description, what processes and the disk have used, and how many connections fit.
+"""The machine: its description, the use of processor and disk, and how many connections fit.
 
-Read from /proc and /sys, which cost a measurement next to nothing.
+Everything is read from /proc and /sys, which costs a measurement next to nothing.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def tree(pid: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Returns the fields from the state on; none if the process has gone."""
+    """Returns the fields of /proc/PID/stat from the state on, none for a process that has gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -57,7 +57,7 @@ def all_cpu_seconds() -> float:
 
 
 def highest_bytes(pids: list[int]) -> int:
-    """Returns the most memory that each has had resident, added up."""
+    """Returns the peak of resident memory of each process, added up."""
     total = 0
     for pid in pids:
         try:
@@ -70,7 +70,7 @@ def highest_bytes(pids: list[int]) -> int:
 
 @dataclass(frozen=True)
 class Disk:
-    """The block device that a folder is on, if it can be told."""
+    """The block device of a folder, if the system tells it."""
 
     stat: Path | None
 
@@ -81,7 +81,7 @@ class Disk:
         return cls(stat if stat.exists() else None)
 
     def busy_seconds(self) -> float:
-        """Returns the time for which it has had something to do until now; 0 when that cannot be told.
+        """Returns the time for which the device has been busy until now; 0 when the system does not tell it.
 
         Flushes are counted apart, in the last field, and several at once several times: so a share of time can be more
         than one.
@@ -126,7 +126,8 @@ def machine_line(folder: Path) -> str:
 
 
 def room_for(connections: int) -> int:
-    """Raises the limit of open files as far as it goes. So many of the connections fit, with some files beside them."""
+    """Raises the limit of open files as far as the system allows. Returns how many of the connections fit, with some
+    files beside them."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < connections + _SPARE:
         with contextlib.suppress(ValueError, OSError):  # only root may

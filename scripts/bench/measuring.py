@@ -1,4 +1,4 @@
-"""A measurement: what it is given, what it returns, and how that is shown, as a table, JSON, or a part of a page.
+"""A measurement: its arguments, its result, and how the result is shown, as a table, JSON, or a part of a page.
 
 A measurement is a function from a `Run` to figures. Its docstring says what is measured, and `run.py` has its name.
 """
@@ -35,7 +35,7 @@ class Figure:
     """One measured value.
 
     value: None when it could not be measured, and `of` says why; target: None when the value is only information; of:
-    what the value was made of, as text; digits: after the point.
+    the values from which it was made, as text; digits: after the point.
     """
 
     name: str
@@ -69,8 +69,8 @@ class Figure:
 def in_turn(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Returns the value of each side in each round, after a round that warms up. sides: each measures its value once.
 
-    Every other round goes backwards: what one side leaves behind, as bytes that the disk still writes, would else hit
-    the same one each time.
+    Every other round goes backwards: side effects of one side, such as bytes that the disk still writes, would
+    otherwise hit the same other side each time.
     """
     values: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
@@ -124,8 +124,8 @@ MARKDOWN_HEAD = [f"| {' | '.join(HEAD)} |", "|---|---:|---:|---|---|"]
 
 
 def replaced(page: str, begin: str, part: str) -> str:
-    """Returns the page with a new part between the line `begin` and the next END. Raises ValueError if it has no such
-    marks."""
+    """Returns the page with a new part between the line `begin` and the next END. Raises ValueError for a page without
+    these marks."""
     before, mark, rest = page.partition(begin)
     _, end, after = rest.partition(END)
     if not mark or not end:

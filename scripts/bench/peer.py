@@ -16,35 +16,37 @@ QUEUE = "q"
 """The name of the queue, where one has a name."""
 
 Durability = Literal["always", "interval", "none"]
-"""Faults that an answered push survives: power loss; power loss but for its last moments; a crash of the server."""
+"""Faults that an answered push survives: power loss; power loss, except for its last moments; a crash of the server."""
 
 Target = dict[str, Any]
-"""module and connect: the function that makes a client of this target; queue; and whatever that function wants."""
+"""A server as its clients need it. module and connect: the function that makes a client; queue; and the function's
+other arguments."""
 
 
 Publish = Callable[[Sequence[bytes]], Awaitable[float]]
-"""Publishes messages together, as is usual with the client. Returns when the system has taken them, in the way that it
-promises; what it returns is the clock from just before the first call."""
+"""Publishes messages together, in the client's usual way. Returns when the system has confirmed them, in the way that
+it promises; the result is the clock from just before the first call."""
 Received = Callable[[int], None]
-"""Is told the number of a subscriber each time that it gets a message; from any thread."""
+"""Is called with the number of a subscriber each time that the subscriber gets a message; from any thread."""
 
 
 class Client(Protocol):
-    """One connection, as a Python program has it. A blocking client blocks in these: it is alone in its process.
+    """One connection, as a Python program uses it. The calls of a blocking client block: it is alone in its process.
 
-    It may have a `fill` that does as `push` and is faster: with that a queue is made deep, which is not measured.
+    A client may have a `fill`, which does the same as `push` and is faster: it makes a queue deep, which is not
+    measured.
     """
 
     async def push(self, payloads: Sequence[bytes]) -> None:
-        """Stores one message, or several in the way that the client has for that; returns when they are stored."""
+        """Stores one message, or several in the client's way; returns when they are stored."""
         ...
 
     async def receive(self, count: int) -> Sequence[Any]:
-        """Returns at most so many messages, as `delete` wants them; none if none came in a second."""
+        """Returns at most that many messages, in the form that `delete` takes; none if none came in a second."""
         ...
 
     async def delete(self, received: Sequence[Any]) -> None:
-        """Acknowledges them: they are gone."""
+        """Acknowledges the received messages, which removes them."""
         ...
 
     async def close(self) -> None: ...
@@ -52,22 +54,23 @@ class Client(Protocol):
 
 @dataclass
 class Running:
-    """A server that runs. pid: None for a library; target: of the clients."""
+    """A server that runs. pid: None for a library; target: for the clients."""
 
     target: Target
     pid: int | None = None
     drop: Any = None
-    """Removes every message. None when a cell gets a server and a folder of its own, which costs less."""
+    """Removes every message. None when each cell gets a server and a folder of its own, which costs less."""
 
 
 @dataclass(frozen=True)
 class Peer:
     """A peer. `start` does what differs between peers.
 
-    name: as the tables show it; survives: which messages are there after a power loss; package: what has to be
-    installed; batches: whether the client can push and take several at once; threads: its clients are threads of one
-    process, as it does not go with several; many_files: a file for each message, so that the folder is not removed
-    before everything is measured; keeps: one server serves all cells, because starting it takes long.
+    name: for the tables; survives: which messages are there after a power loss; package: what has to be installed;
+    batches: whether the client can push and take several at once; threads: whether its clients are threads of one
+    process, because it does not work with several processes; many_files: whether each message is a file, so that the
+    folder is removed only when everything is measured; keeps: whether one server serves all cells, because starting it
+    takes long.
     """
 
     key: str
@@ -82,38 +85,38 @@ class Peer:
     many_files: bool = False
     keeps: bool = False
     single: bool = True
-    """Its server does its work in one thread: more than one core is nothing to it."""
+    """Whether the server does its work in one thread and cannot use more than one core."""
     missing: str = ""
-    """Why it cannot run here, and what would help; "" when it can."""
+    """The reason why the peer cannot run here, and what would help; "" when it can run."""
     versions: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
 
     fills_apart: bool = False
-    """True if it is filled in a run of its own, with `filling`."""
+    """Whether queues are filled in a run of its own, with `filling`."""
     fills_raw: bool = False
-    """True if it is filled through raw sockets, as its client has no batches."""
+    """Whether queues are filled through raw sockets, because the client has no batches."""
     deep: bool = True
-    """True if depths and sizes are measured too."""
+    """Whether depths and sizes are measured too."""
 
     def started(self, folder: Path, filling: bool = False) -> AbstractContextManager[Running]:
-        """Runs it with all its files in the folder, which exists. filling: as fast as it can, for what is not measured;
-        afterwards it is started again on the same folder."""
+        """Runs the server with all its files in the folder, which exists. filling: as fast as possible, because it is
+        not measured; afterwards the server is started again on the same folder."""
         raise NotImplementedError
 
 
 class FanOutPeer(Protocol):
-    """A system that takes a message and gives it to every subscriber, with its usual Python client."""
+    """A system that gives each message to every subscriber, with its usual Python client."""
 
     name: str
     survives: str
-    """Which messages are still there after a crash of the system, or a power loss, with these settings."""
+    """The messages that are still there after a crash of the system, or a power loss, with these settings."""
 
     def started(self, folder: Path) -> AbstractContextManager[None]:
-        """Runs it on loopback with all its files in the folder, which exists."""
+        """Runs the system on loopback with all its files in the folder, which exists."""
         ...
 
     def subscribed(self, subscribers: int, received: Received) -> AbstractAsyncContextManager[Publish]:
-        """Connects so many subscribers with a connection each, which all get every message from now on, and a
+        """Connects that many subscribers with a connection each, which all get every message from now on, and a
         publisher."""
         ...

@@ -13,12 +13,12 @@ from peer import Peer, Running, Target
 from processes import beanstalkd
 
 _LARGEST = 70_000
-"""Bytes of a message: beanstalkd takes 65,535 unless it is told otherwise."""
+"""Bytes of the largest message. Without this flag beanstalkd takes 65,535."""
 _ID = re.compile(rb"RESERVED (\d+) ")
 
 
 class BeanstalkdClient:
-    """greenstalk has one message a call."""
+    """A client of greenstalk, which sends one message a call."""
 
     def __init__(self, target: Target) -> None:
         import greenstalk  # noqa: PLC0415 - the server can be driven without it
@@ -74,7 +74,7 @@ def script(target: Target, work: str, size: int, batch: int) -> Script:
 
 @dataclass(frozen=True)
 class Beanstalkd(Peer):
-    """flags: of the server."""
+    """A beanstalkd server. flags: the server's flags."""
 
     @contextmanager
     def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:
@@ -84,7 +84,7 @@ class Beanstalkd(Peer):
 
 
 def peers() -> list[Peer]:
-    """Returns two peers: as durable as it can be, and as it is installed."""
+    """Returns two peers: one as durable as possible, one with the settings of the package."""
     missing = "" if shutil.which("beanstalkd") else "apt-get install beanstalkd"
     common: dict[str, Any] = {"batches": False, "fills_apart": True, "fills_raw": True, "missing": missing}
     common |= {"client": "greenstalk", "versions": ("beanstalkd", "greenstalk")}

@@ -11,7 +11,7 @@ from peer import QUEUE, Peer, Running, Target
 
 
 class _Client:
-    """One message a call: that is all that these have."""
+    """A client with one message a call, because these libraries have no batches."""
 
     async def push(self, payloads: Sequence[bytes]) -> None:
         for payload in payloads:
@@ -35,7 +35,7 @@ class _Client:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Does nothing: most have nothing to close."""
+        """Does nothing: most libraries have nothing to close."""
 
 
 class VsqsClient(_Client):
@@ -87,7 +87,7 @@ class DirqClient(_Client):
 
 
 class PersistQueueClient(_Client):
-    """SQLiteAckQueue: two processes would get the same message, so one object is shared by threads."""
+    """A client of SQLiteAckQueue. Two processes would get the same message, so threads share one object."""
 
     def __init__(self, queue: Any) -> None:
         from persistqueue.exceptions import Empty  # noqa: PLC0415
@@ -132,7 +132,7 @@ _shared: dict[str, Any] = {}
 
 
 async def connect(target: Target) -> _Client:
-    """Connects by the key of the library."""
+    """Connects with the client of a library, by the library's key."""
     if target["library"] == "persist-queue":
         if not _shared:
             from persistqueue import SQLiteAckQueue  # noqa: PLC0415
@@ -146,7 +146,8 @@ async def connect(target: Target) -> _Client:
 
 @dataclass(frozen=True)
 class Library(Peer):
-    """A library: nothing to start, and the folder is the target. settings: the module that must be installed."""
+    """A library: there is no server to start, and the folder is the target. settings: the module that must be
+    installed."""
 
     @contextmanager
     def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:

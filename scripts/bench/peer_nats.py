@@ -1,5 +1,5 @@
 """NATS with nats-py. As a queue: JetStream in files, a work queue of which all clients are one durable pull consumer.
-For fan-out: core, and JetStream with a durable consumer for each subscriber."""
+For fan-out: core NATS, and JetStream with a durable consumer for each subscriber."""
 
 import asyncio
 import shutil
@@ -20,7 +20,7 @@ _SYNC_ALWAYS = "sync_interval: always"
 
 
 class NatsClient:
-    """Waits for the answers of a batch together. `ack` is nats-py's: it waits for no answer."""
+    """A client that waits for the answers of a batch together. `ack` is nats-py's, which waits for no answer."""
 
     async def open(self, target: Target) -> None:
         import nats  # noqa: PLC0415 - the server can be started without it
@@ -38,7 +38,7 @@ class NatsClient:
             await asyncio.gather(*(self._stream.publish(QUEUE, payload) for payload in payloads))
 
     async def fill(self, payloads: Sequence[bytes]) -> None:
-        """Pushes what is not measured: only the last one is answered, and it comes after the others."""
+        """Pushes messages for a filling, which is not measured. Only the last message is answered, after all others."""
         for payload in payloads[:-1]:
             await self._client.publish(QUEUE, payload)
         await self._stream.publish(QUEUE, payloads[-1])
@@ -77,7 +77,7 @@ async def _prepare(port: int) -> None:
 
 @dataclass(frozen=True)
 class JetStream(Peer):
-    """settings: jetstream, lines of its block in the configuration; command: the program."""
+    """JetStream as a queue. settings: lines of its block in the configuration; command: the program."""
 
     @contextmanager
     def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:
@@ -88,7 +88,7 @@ class JetStream(Peer):
 
 
 def _knows_sync_always(command: str) -> bool:
-    """Tells whether it is 2.10 or later: an earlier one refuses the configuration."""
+    """Tells whether the server is 2.10 or later: an earlier one refuses the configuration."""
     with tempfile.TemporaryDirectory() as folder:
         written = nats_configuration(Path(folder), _SYNC_ALWAYS)
         tested = [command, "--config", str(written), "-t"]
@@ -96,7 +96,8 @@ def _knows_sync_always(command: str) -> bool:
 
 
 def peers(command: str) -> list[Peer]:
-    """Returns the peers: as it is installed, and with a sync for each message where the server knows that."""
+    """Returns the peers: one with the package's settings, and one with a sync for each message where the server knows
+    that."""
     missing = "" if shutil.which(command) else "apt-get install nats-server"
     common: dict[str, Any] = {
         "client": "nats-py",
@@ -126,7 +127,7 @@ class _FanOut:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
-        """Runs it with the settings that are built in."""
+        """Runs NATS with its built-in settings."""
         with nats_server(folder, *self._flags) as program:
             self._port = program.port
             yield
@@ -147,14 +148,14 @@ def _counting(received: Received, number: int) -> Callable[[object], Awaitable[N
 
 
 class CoreFanOut(_FanOut):
-    """Publish and subscribe."""
+    """Publishes and subscribes with core NATS."""
 
     name = "NATS core"
     survives = "nothing is stored"
 
     @asynccontextmanager
     async def subscribed(self, subscribers: int, received: Received) -> AsyncIterator[Publish]:
-        """Flushes after what is published together; each subscriber has a callback."""
+        """Publishes messages and flushes them together; each subscriber has a callback."""
 
         async def publish(payloads: Sequence[bytes]) -> float:
             started = time.perf_counter()
@@ -173,7 +174,7 @@ class CoreFanOut(_FanOut):
 
 
 class JetStreamFanOut(_FanOut):
-    """A stream in files; each subscriber has a consumer whose messages are acknowledged one by one."""
+    """Publishes to a stream in files; each subscriber has a consumer whose messages are acknowledged one by one."""
 
     name = "NATS JetStream, file storage"
     survives = "a crash: what was answered; power loss: not the last 2 minutes (sync_interval)"

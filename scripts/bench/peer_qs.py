@@ -22,7 +22,7 @@ _TIMEOUT = 60
 
 
 class QsClient:
-    """A list is one `push_many`, `receive` and `delete_many`."""
+    """The client of qs. A list is one `push_many`, `receive` and `delete_many`."""
 
     def __init__(self, target: Target) -> None:
         self._client = QueueClient(*target["address"], timeout=60)
@@ -86,7 +86,7 @@ def script(target: Target, work: str, size: int, batch: int) -> Script:
 
 @dataclass(frozen=True)
 class Qs(Peer):
-    """settings: storage. flags: of the server."""
+    """The queue server. settings: the storage; flags: the server's flags."""
 
     @contextmanager
     def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:
@@ -99,8 +99,8 @@ class Qs(Peer):
 
 
 def peers(storage: str) -> list[Peer]:
-    """Returns the peers with that engine. Durability `none` is measured as it is the like of what others do without
-    syncs."""
+    """Returns the peers with that engine. Durability `none` is measured too, because it promises the same as other
+    systems without syncs."""
     kept = "what was answered"
     shown = f"qs ({storage})"
     engine = ("--storage", storage)
@@ -125,7 +125,7 @@ def peers(storage: str) -> list[Peer]:
 
 
 class Bus:
-    """A message is deleted when it has been written to every subscriber's connection."""
+    """The bus. A message is deleted when it has been written to every subscriber's connection."""
 
     name = "qs bus"
     survives = "what was answered, until it is written to each subscriber"
@@ -134,7 +134,7 @@ class Bus:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
-        """Runs server and bus with the settings that are built in."""
+        """Runs server and bus with their built-in settings."""
         with queue_server(folder / "root", *self._flags) as server:
             with QueueClient(*server.address) as client:
                 client.new_queue("q")
@@ -171,7 +171,7 @@ class Bus:
 
 
 async def _emptied(client: AsyncQueueClient) -> None:
-    """Waits until the queue is empty: what was handled is deleted a moment later."""
+    """Waits until the queue is empty: handled messages are deleted a moment later."""
     async with asyncio.timeout(_TIMEOUT):
         while True:
             (figures,) = await client.stats("q")
@@ -181,7 +181,8 @@ async def _emptied(client: AsyncQueueClient) -> None:
 
 
 class AcknowledgedBus(Bus):
-    """A message is deleted when every subscriber has acknowledged it, each one by itself."""
+    """The bus with acknowledgements. A message is deleted when every subscriber has acknowledged it, each one by
+    itself."""
 
     name = "qs bus, acknowledged"
     survives = "what was answered, until each subscriber has acknowledged it"
@@ -189,7 +190,7 @@ class AcknowledgedBus(Bus):
 
 
 class FastBus(Bus):
-    """A bus whose server syncs nothing; otherwise a `Bus`."""
+    """The bus with a server that syncs nothing; otherwise a `Bus`."""
 
     name = "qs bus, durability none"
     survives = "a crash: what was answered; power loss: nothing for sure"

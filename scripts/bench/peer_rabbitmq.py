@@ -1,7 +1,8 @@
 """RabbitMQ with pika: persistent messages and publisher confirms. As a queue: a durable one, with a consumer for each
 client. For fan-out: an exchange, and a durable queue for each subscriber.
 
-pika is imported where it is used, as the server can be started without it."""
+pika is imported where it is used, because the server can be started without it.
+"""
 
 import asyncio
 import shutil
@@ -59,7 +60,7 @@ async def _answered(method: Callable[..., object], *arguments: object, **named: 
 
 
 class Confirms:
-    """Messages that the server has yet to confirm. It numbers what is published on a channel from 1."""
+    """Messages that the server has yet to confirm. The server numbers the messages published on a channel from 1."""
 
     def __init__(self) -> None:
         self._published = 0
@@ -92,7 +93,7 @@ class Confirms:
 
 
 class RabbitClient:
-    """Waits for the confirms of a batch together. An acknowledgement has no answer in AMQP 0.9.1."""
+    """A client that waits for the confirms of a batch together. An acknowledgement has no answer in AMQP 0.9.1."""
 
     def __init__(self, target: Target) -> None:
         self._port = target["port"]
@@ -150,7 +151,8 @@ async def _drop(port: int) -> None:
 
 @dataclass(frozen=True)
 class RabbitMQ(Peer):
-    """RabbitMQ, which takes several seconds to start, so it keeps running, and its queue is deleted after each cell."""
+    """RabbitMQ, whose start takes several seconds: one server serves all cells, and its queue is deleted after each
+    cell."""
 
     @contextmanager
     def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:
@@ -160,7 +162,7 @@ class RabbitMQ(Peer):
 
 
 def peers() -> list[Peer]:
-    """Returns the peer: as durable as a single server can be."""
+    """Returns the peer, as durable as a single server can be."""
     missing = "" if shutil.which(RABBITMQ) and debian_version("rabbitmq-server") else "apt-get install rabbitmq-server"
     common: dict[str, Any] = {"client": "pika", "versions": ("rabbitmq-server", "pika"), "missing": missing}
     return [
@@ -175,21 +177,22 @@ def peers() -> list[Peer]:
 
 
 class FanOut:
-    """Durable exchange and queues, persistent messages, publisher confirms, each delivery acknowledged."""
+    """RabbitMQ with durable exchange and queues, persistent messages, publisher confirms, and acknowledged
+    deliveries."""
 
     name = "RabbitMQ, persistent, confirms"
     survives = "what was confirmed"
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
-        """Runs it with the settings that are built in."""
+        """Runs RabbitMQ with its built-in settings."""
         with rabbitmq_server(folder) as program:
             self._port = program.port
             yield
 
     @asynccontextmanager
     async def subscribed(self, subscribers: int, received: Received) -> AsyncIterator[Publish]:
-        """Waits for the confirms of a batch together."""
+        """Publishes a batch, and waits for its confirms together."""
         from pika import BasicProperties, DeliveryMode  # noqa: PLC0415
         from pika.exchange_type import ExchangeType  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Redis. As a queue: one stream, one consumer group that all clients share, with redis-py and with raw sockets. For
+"""Redis, as a queue: one stream, one consumer group that all clients share, with redis-py and with raw sockets. For
 fan-out: pub/sub, and Streams with a consumer group for each subscriber."""
 
 import asyncio
@@ -25,7 +25,8 @@ _BLOCK = 100
 
 
 class RedisClient:
-    """XADD; XREADGROUP; XACK and XDEL in one round trip, as what is acknowledged would else stay. Lists: a pipeline."""
+    """A client that pushes with XADD, takes with XREADGROUP, and deletes with XACK and XDEL in one round trip, because
+    an acknowledged message would otherwise stay. A list is a pipeline."""
 
     def __init__(self, target: Target) -> None:
         import redis  # noqa: PLC0415 - the server can be driven without it
@@ -62,7 +63,7 @@ async def connect(target: Target) -> RedisClient:
 
 
 def _command(*words: bytes) -> bytes:
-    """Encodes a command as the protocol has it."""
+    """Encodes a command in the protocol of Redis."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
@@ -96,7 +97,7 @@ def script(target: Target, work: str, size: int, batch: int) -> Script:
 
 @dataclass(frozen=True)
 class Redis(Peer):
-    """flags: of the server."""
+    """A Redis server. flags: the server's flags."""
 
     @contextmanager
     def started(self, folder: Path, filling: bool = False) -> Iterator[Running]:
@@ -107,7 +108,8 @@ class Redis(Peer):
 
 
 def peers() -> list[Peer]:
-    """Returns `appendfsync always`, and what is the default of a Redis with an append-only file."""
+    """Returns the peers: one with `appendfsync always`, and one with the default of a Redis with an append-only
+    file."""
     missing = "" if shutil.which("redis-server") else "apt-get install redis-server"
     common: dict[str, Any] = {
         "client": "redis-py",
@@ -136,7 +138,7 @@ class _FanOut:
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[None]:
-        """Runs it with the settings that are built in: Debian's file says the same about what is stored."""
+        """Runs Redis with its built-in settings: Debian's file says the same about storage."""
         with redis_server(folder, *self._flags) as program:
             self._port = program.port
             yield
@@ -148,7 +150,7 @@ class _FanOut:
 
 
 class PubSub(_FanOut):
-    """PUBLISH and SUBSCRIBE."""
+    """Redis with PUBLISH and SUBSCRIBE."""
 
     name = "Redis pub/sub"
     survives = "nothing is stored"
@@ -190,7 +192,7 @@ class PubSub(_FanOut):
 
 
 class Streams(_FanOut):
-    """XADD, XREADGROUP, XACK."""
+    """Redis Streams with XADD, XREADGROUP and XACK."""
 
     name = "Redis Streams, as installed"
     survives = "a snapshot: what came since, up to an hour, is lost in a crash"

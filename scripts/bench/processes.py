@@ -1,8 +1,8 @@
 """The processes of a measurement: how each is started, known to be ready, and ended by its own id.
 
-`Process` is a server that is measured: one of qs, a bare one of `bare_server`, or another project's as Debian installs
-it, always on a free port of loopback with all its files in a folder. `Assistant` is a script of this directory that
-makes load for a measurement in a process of its own.
+`Process` is a server that is measured: one of qs, a bare one of `bare_server`, or another project's in Debian's
+package, always on a free port of loopback with all its files in a folder. `Assistant` is a script of this directory
+that makes load for a measurement in a process of its own.
 """
 
 import os
@@ -27,7 +27,7 @@ RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 _START_WITHIN = 60
 _END_WITHIN = 60
-"""Seconds. A server may first write back what it has in memory: then it ends late, and that is no error."""
+"""Seconds. A server may first write its memory to the disk: then it ends late, and that is not an error."""
 
 
 class Process:
@@ -47,8 +47,8 @@ class Process:
         port: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """port: where it will listen. None: it prints `listening on HOST:PORT`, as the programs of qs do. log: gets its
-        other output."""
+        """port: the port on which it will listen. None: it prints `listening on HOST:PORT`, as the programs of qs do.
+        log: gets its other output."""
         self._log = log
         self.started = time.perf_counter()
         with log.open("ab") as output:
@@ -95,19 +95,20 @@ class Process:
         raise RuntimeError(f"{self.process.args!r} did not start to listen: {self._log.read_text()[-2000:]}")
 
     def resident_bytes(self) -> int:
-        """Returns the memory that it has now."""
+        """Returns the present memory of the process."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.search(r"^VmRSS:\s+(\d+) kB$", status, re.MULTILINE)
         assert found is not None
         return int(found[1]) * 1024
 
     def processor_seconds(self) -> float:
-        """Returns the processor time of all its threads until now, in nanoseconds' resolution: /proc counts ticks."""
+        """Returns the processor time of all its threads until now, with a resolution of nanoseconds: /proc counts
+        ticks."""
         # The clock of another process, as clock_getcpuclockid(3) makes its number.
         return time.clock_gettime(~self.pid << 3 | 2)
 
     def end(self) -> None:
-        """Asks it to end; makes it, if it does not."""
+        """Ends the process with SIGTERM, or with SIGKILL if it does not end."""
         self.process.terminate()
         try:
             self.process.wait(_END_WITHIN)
@@ -130,10 +131,10 @@ class Process:
 
 
 class Assistant:
-    """A script of this directory that makes load in a process of its own, as this one would slow it.
+    """A script of this directory that makes load in a process of its own, because it would slow this process.
 
     It prints a line when it is ready, for which the constructor waits, and ends when its stdin does, or when the `with`
-    block does. Its errors go to our stderr.
+    block does. It shares the stderr of this process.
     """
 
     def __init__(self, script: str, *arguments: object) -> None:
@@ -147,24 +148,24 @@ class Assistant:
 
     @property
     def output(self) -> IO[bytes]:
-        """Waits for the output; `line` then does not block for long."""
+        """Waits until there is output; `line` then does not block for long."""
         assert self.process.stdout is not None
         return self.process.stdout
 
     def tell(self, line: bytes) -> None:
-        """Writes a line to its stdin."""
+        """Writes a line to the script's stdin."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + b"\n")
 
     def line(self) -> bytes:
-        """Returns its next line. Raises RuntimeError if it has failed: it says why on its own."""
+        """Returns the script's next line. Raises RuntimeError if the script has failed; its stderr says why."""
         line = self.output.readline()
         if not line:
             raise RuntimeError(f"{self.process.args!r} failed")
         return line.strip()
 
     def finish(self) -> None:
-        """Ends it through its stdin. Raises RuntimeError if it has failed."""
+        """Ends the script through its stdin. Raises RuntimeError if the script has failed."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         if self.process.wait(_END_WITHIN) != 0:
@@ -206,7 +207,7 @@ def queue_web(log: Path, server: tuple[str, int]) -> Process:
 
 
 def bare_server(folder: Path, kind: str) -> Process:
-    """Starts a trio server that does nothing else than its kind says: see bare_server.py."""
+    """Starts a trio server that does only what its kind says: see bare_server.py."""
     return Process([sys.executable, str(BENCH / "bare_server.py"), kind], folder / f"bare-{kind}.log")
 
 
@@ -223,7 +224,7 @@ def free_port() -> int:
 
 @contextmanager
 def redis_server(folder: Path, *flags: str) -> Iterator[Process]:
-    """Starts Redis with the settings that are built in: Debian's file says the same about what is stored."""
+    """Starts Redis with its built-in settings: Debian's file says the same about storage."""
     port = free_port()
     command = ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", str(folder)]
     with Process([*command, *flags], folder / "log", port=port) as process:
@@ -232,7 +233,7 @@ def redis_server(folder: Path, *flags: str) -> Iterator[Process]:
 
 @contextmanager
 def beanstalkd(folder: Path, *flags: str) -> Iterator[Process]:
-    """Starts beanstalkd with its log in the folder; without that it keeps nothing."""
+    """Starts beanstalkd with its log in the folder; without a log it keeps nothing."""
     port = free_port()
     command = ["beanstalkd", "-l", "127.0.0.1", "-p", str(port), "-b", str(folder)]
     with Process([*command, *flags], folder / "log", port=port) as process:
@@ -243,8 +244,7 @@ def beanstalkd(folder: Path, *flags: str) -> Iterator[Process]:
 def nats_server(
     folder: Path, *flags: str, jetstream: str | None = None, command: str = "nats-server"
 ) -> Iterator[Process]:
-    """Starts NATS with the settings that are built in. jetstream: lines of the block `jetstream` of its
-    configuration."""
+    """Starts NATS with its built-in settings. jetstream: lines of the block `jetstream` of its configuration."""
     port = free_port()
     started = [command, "--addr", "127.0.0.1", "--port", str(port)]
     if jetstream is None:
@@ -264,8 +264,8 @@ def nats_configuration(folder: Path, jetstream: str) -> Path:
 
 @contextmanager
 def rabbitmq_server(folder: Path) -> Iterator[Process]:
-    """Starts RabbitMQ with the settings that are built in. Its name server, epmd, is one of our own: it would outlive
-    us."""
+    """Starts RabbitMQ with its built-in settings, and a name server (epmd) of its own, which is ended with it. RabbitMQ
+    would otherwise start an epmd that stays when the measurement has ended."""
     port, names = free_port(), free_port()
     environment = {
         "PATH": os.environ["PATH"],
@@ -294,7 +294,7 @@ def rabbitmq_server(folder: Path) -> Iterator[Process]:
 
 
 def version(*command: str) -> str:
-    """Returns the first line of what a program says of its version; "" when it is not there."""
+    """Returns the first line of a program's version; "" for a missing program."""
     if shutil.which(command[0]) is None:
         return ""
     said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -302,7 +302,7 @@ def version(*command: str) -> str:
 
 
 def debian_version(package: str) -> str:
-    """Returns the version that dpkg has installed; "" when it has not, or there is no dpkg."""
+    """Returns the installed version of a Debian package; "" for a package that is not installed, or without dpkg."""
     if shutil.which("dpkg-query") is None:
         return ""
     command = ["dpkg-query", "--show", "--showformat=${Version}", package]

@@ -11,16 +11,16 @@ import numpy
 Array = Any  # numpy's own types say more than is of use here
 
 START = 1_763_683_200_000_000
-"""2025-11-21 00:00 UTC, in microseconds: when the first message is pushed."""
+"""2025-11-21 00:00 UTC, in microseconds: the time of the first push."""
 DAY = 86_400_000_000
 QUEUES = [f"{kind}-{number}" for kind in ("orders", "mails", "images", "invoices") for number in range(1, 6)]
 EVENTS = ("pushed", "received", "extended", "released", "expired", "deleted")
 CYCLES = 4
 """The most often that a message is received."""
 EVENTS_OF_A_MESSAGE = 3.2
-"""About as many as it has on average, and a little less: what is too much is cut off."""
+"""Events of a message, slightly below the average: the events beyond the wanted number are cut off."""
 LINES = (480_000, 180_000, 45_000)
-"""Of a file, in turn: full ones of some 64 MiB, and some that were finished by their age."""
+"""Lines of a file, in turn: full files of some 64 MiB, and some that were finished by their age."""
 _COPY = """
 copy (
     select time, [{events}][event + 1] as event, [{queues}][queue + 1] as queue, mid, size, receives,
@@ -31,7 +31,8 @@ copy (
 
 
 def write_history(folder: Path, events: int, seed: int = 1) -> int:
-    """Writes files with so many events, in the order of their times, to an empty folder. Returns the bytes written."""
+    """Writes files with that many events, in the order of their times, to an empty folder. Returns the bytes
+    written."""
     columns = _events(events, numpy.random.default_rng(seed))
     names = {"events": _listed(EVENTS), "queues": _listed(QUEUES)}
     begin = written = 0
@@ -52,7 +53,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _events(count: int, random: Array) -> dict[str, Array]:
-    """Returns so many events in the order of their times, column by column; the events and the queues by their
+    """Returns that many events in the order of their times, column by column; the events and the queues by their
     numbers."""
     messages = int(count / EVENTS_OF_A_MESSAGE) + 100
     pushed = START + numpy.sort((random.beta(2, 2, messages) * DAY).astype(numpy.int64))

@@ -104,7 +104,7 @@ from waits join chosen using (mid, queue, wait) group by all order by waited des
 
 
 class Spent(NamedTuple):
-    """Seconds: by the clock, and of the processor."""
+    """Seconds of some work: by the clock, and of the processor."""
 
     wall: float
     cpu: float
@@ -115,7 +115,7 @@ class Spent(NamedTuple):
 
 
 class Stopwatch:
-    """Measures the time of this process, and of another one."""
+    """Measures the time of this process, and of another process."""
 
     def __init__(self, pid: int | None = None) -> None:
         self._pid = pid
@@ -132,7 +132,7 @@ class Stopwatch:
 
 
 def measure_report(history: Path, to: Path, conf: dict[str, str]) -> tuple[float, Spent, ReportSummary]:
-    """Makes a report. Returns the seconds until Spark has started, what the report took, and what it says."""
+    """Makes a report. Returns the seconds until Spark has started, the time of the report, and its summary."""
     started = time.monotonic()
     spark = start_session("report_rates", conf=conf)
     try:
@@ -196,8 +196,8 @@ def compute(history: Path, to: Path, depth_width: int) -> None:
 
 
 def differences(ours: Path, theirs: Path) -> int:
-    """Counts the rows of the hours in which two reports differ, in what has to be equal: not the percentiles, which are
-    approximate, each in a way of its own."""
+    """Counts the rows of the hours in which two reports differ. The percentiles are not compared, because each program
+    approximates them in its own way."""
     columns = (
         "queue, epoch_us(hour), pushed, received, redelivered, released, expired, extended, deleted, pushed_bytes, "
         "depth, waiting_count, waiting_max, handling_count, handling_max"

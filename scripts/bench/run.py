@@ -75,13 +75,13 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "peers": {"compare": "compare:compare"},
 }
-"""By group and name: module and function. A module is imported when it is asked for, as those of the pipeline need
-Spark and DuckDB."""
+"""The measurements by group and name: module and function. A module is imported when it is asked for, because those of
+the pipeline need Spark and DuckDB."""
 
 MEASUREMENTS = {name: where for group in GROUPS.values() for name, where in group.items()}
 
 DEFAULT = ("server", "bus")
-"""What is measured if nothing is named: it takes some minutes, and needs nothing that has to be installed."""
+"""The groups that are measured if none is named: they take some minutes, and need no further packages."""
 
 JOURNAL_PAGE = PROJECT / "docs" / "performance-method.md"
 JOURNAL_MARK = "<!-- made by scripts/bench/run.py --only journal --docs: do not edit from here -->"

@@ -25,7 +25,7 @@ _QUEUES = (10, 1_000, 10_000)
 _TARGET = 0.98
 _AT_ONCE = 500
 _ALONE = 10
-"""Scrapes without load, of which the median counts."""
+"""Scrapes without load, whose median counts."""
 
 
 class _Round(NamedTuple):
@@ -69,7 +69,7 @@ def _measure(folder: Path, queues: int, rounds: int, seconds: float) -> Iterator
 
 
 def _scrape_alone(server: Process, page: Process) -> float:
-    """Returns the seconds of processor time that a scrape costs the server while nothing else is asked of it."""
+    """Returns the seconds of processor time that a scrape costs the server while it gets no other request."""
     used: list[float] = []
     for _ in range(_ALONE + 1):
         before = server.processor_seconds()
@@ -99,7 +99,7 @@ def _round(server: Process, clients: list[Client], seconds: float) -> _Round:
 
 @contextmanager
 def _scraping(page: Process, answers: list[tuple[float, int]]) -> Iterator[None]:
-    """Scrapes inside the block, from after the first answer. answers: gets the seconds and the bytes of each."""
+    """Scrapes inside the block, from after the first answer. answers: gets the seconds and the bytes of each answer."""
     with Assistant("scrapes.py", _metrics_of(page)) as scraper:
         try:
             yield
@@ -110,8 +110,8 @@ def _scraping(page: Process, answers: list[tuple[float, int]]) -> Iterator[None]
 
 
 def main() -> None:
-    """Scrapes a page once a second until it is killed, as Prometheus does. Prints how many seconds each answer took and
-    how many bytes it had: who starts it can wait for the first."""
+    """Scrapes a page once a second until it is killed, as Prometheus does. Prints the seconds and the bytes of each
+    answer: the process that has started this one can wait for the first."""
     due = time.monotonic()
     while True:
         began = time.monotonic()

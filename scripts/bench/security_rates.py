@@ -1,6 +1,6 @@
 """Measures TLS 1.3, and checking rights: two servers, with and without, in one run.
 
-They are measured alternately, round by round; what is shown is the median of the rounds' ratios. The load comes from
+The two are measured alternately, round by round; the result is the median of the rounds' ratios. The load comes from
 one process, which encrypts too.
 """
 
@@ -32,7 +32,7 @@ removed at the end.
 CONNECTIONS = 32
 PIPELINE = 32
 PARTS = 10
-"""Of what is measured in a round."""
+"""Parts of a round."""
 SIZE = 1024
 IDLE = 10_000
 _WAIT = 60
@@ -69,7 +69,7 @@ before = resident()
 held += [session() for _ in range(count)]
 print((resident() - before) / count)
 """
-"""Prints the bytes of a server's session that has completed its handshake, with its two buffers."""
+"""Prints the bytes that a server's session takes after its handshake, with its two buffers."""
 
 _TOKEN = "qs_benchmark"
 _RIGHTS = [f'{right} = ["orders-*", "invoices-??", "q*"]' for right in ("read", "write", "configure")]
@@ -108,8 +108,8 @@ def drive(clients: Sequence[Client], request: bytes, answers: int, seconds: floa
 
 
 def rates(both: list[list[Client]], request: bytes, answers: int, seconds: float) -> list[float]:
-    """Returns answers a second of both sets of clients. They take turns in short parts, so that whatever else the
-    machine does hits both."""
+    """Returns answers a second of both sets of clients. The sets take turns in short parts, so that other work of the
+    machine hits both."""
     done, spent = [0, 0], [0.0, 0.0]
     for number in range(PARTS):
         for which in (0, 1) if number % 2 else (1, 0):
@@ -122,8 +122,8 @@ def rates(both: list[list[Client]], request: bytes, answers: int, seconds: float
 def compare_pushes(
     what: str, both: list[list[Client]], targets: tuple[float, float], rounds: int, seconds: float
 ) -> list[Figure]:
-    """Compares the pushes of two sets of clients, one at a time and pipelined. what: the first set has, and the second
-    has not; targets: the least ratio of each."""
+    """Compares the pushes of two sets of clients, one at a time and pipelined. what: the feature that only the first
+    set uses; targets: the least ratio of each."""
     request = push_document("q", SIZE)
     rows = []
     for clients in both:

@@ -1,8 +1,8 @@
 """Measures what the server adds to a round trip, a durable push, a deep queue; and what starting the command `qs`
 costs.
 
-Each is a ratio to the least that the same thing costs: a bare trio server, a bare loop over files, a shallow queue, an
-interpreter that does nothing. Both sides take turns, round by round, so that other work on the machine hits both.
+Each figure is a ratio to the least cost of the same work: a bare trio server, a bare loop over files, a shallow queue,
+an interpreter that does nothing. Both sides take turns, round by round, so that other work on the machine hits both.
 """
 
 import os
@@ -28,7 +28,7 @@ _DEEP = 200_000
 _SHALLOW = 100
 _EACH = _SHALLOW // 2
 Rates = tuple[float, float, float]
-"""Of push, receive and delete: requests a second."""
+"""Requests a second, of push, receive and delete."""
 
 _QS = Path(sys.executable).parent / "qs"
 
@@ -111,8 +111,7 @@ def depth(run: Run) -> list[Figure]:
 
 
 def _round(client: Client, qid: str, each: int) -> Rates:
-    """Pushes, receives and deletes so many, one by one: the queue is as deep afterwards as before. Returns the
-    rates."""
+    """Pushes, receives and deletes `each` messages, one by one, which leaves the depth unchanged. Returns the rates."""
     name = b"<qid>%s</qid>" % qid.encode()
     push = push_document(qid, SIZE)
     receive = document(b"receive-message", name, b' visibility="3600"')
@@ -139,7 +138,7 @@ def _cost(command: list[str], environment: dict[str, str]) -> float:
 
 
 def _start_figure(name: str, cost: list[float], bare: list[float], most: float) -> Figure:
-    """Compares the fastest runs: whatever else the machine does only adds to a start."""
+    """Compares the fastest runs: other work of the machine only adds to a start."""
     of = f"{min(cost) * 1000:.0f} ms to {min(bare) * 1000:.0f} ms"
     return Figure(f"{name} / python -c pass", min(cost) / min(bare), most, "at most", of=of, digits=1)
 

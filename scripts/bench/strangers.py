@@ -42,8 +42,8 @@ _WAIT = 120
 _NAMESPACE = b' xmlns="http://purl.oclc.org/DEFUZE/qs"'
 _PAUSE = 0.02
 _REST, _RESTS, _IDLE = 0.4, 3, 0.02
-"""A process that has taken less processor time than this in each of the last three rests, of so many seconds, has
-nothing to do but the pings."""
+"""Seconds of a rest, number of rests, and seconds of processor time: a process that has taken less time than that in
+each of the last rests has nothing to do but the pings."""
 
 
 class Target(NamedTuple):
@@ -58,8 +58,8 @@ class Target(NamedTuple):
 
 
 Attack = Callable[[Target, int, list[socket.socket]], int]
-"""Attacks with so many sockets or documents, and keeps the sockets that stay open in the list. Returns how many units
-of what is measured that was."""
+"""Attacks with that many sockets or documents, and keeps the sockets that stay open in the list. Returns how many units
+of the measured kind that was."""
 
 
 def _silent(target: Target, count: int, held: list[socket.socket]) -> int:
@@ -68,7 +68,7 @@ def _silent(target: Target, count: int, held: list[socket.socket]) -> int:
 
 
 def _slow_bytes(target: Target, count: int, held: list[socket.socket]) -> int:
-    """Sends nearly 64 KiB of a document on each socket, and sends it on byte by byte."""
+    """Sends nearly 64 KiB of a document on each socket, and then byte by byte."""
     begun = document(b"push-message", b"<qid>q</qid><payload>" + b"x" * (_LARGEST - 1000))[:-100]
     held += [target.connect() for _ in range(count)]
     for each in held:
@@ -104,7 +104,7 @@ def _wrong_tokens(target: Target, count: int, held: list[socket.socket]) -> int:
 
 
 def _pings(target: Target, count: int, held: list[socket.socket]) -> int:
-    """Asks on one connection without a pause, and reads the answers."""
+    """Sends pings on one connection without a pause, and reads the answers."""
     held.append(connection := target.connect())
     burst = 100
     for _ in range(0, count, burst):
@@ -161,7 +161,7 @@ WORST = {
     "nested": _filled(b"<qs%b><op><ping/></op>" % _NAMESPACE, b"<a><a><a><a><a></a></a></a></a></a>", b"</qs>"),
     "no XML": _filled(b"<qs%b>" % _NAMESPACE, b"a='", b""),
 }
-"""Documents that take long to read, by what they have much of."""
+"""Documents that take long to read, by the part that they have much of."""
 
 
 def _documents(worst: bytes) -> Attack:
@@ -183,7 +183,7 @@ def _read_all(connection: socket.socket) -> None:
 
 
 class Kind(NamedTuple):
-    """A kind of attack. unit: what the processor time is of; count: how many, and fewer with --quick."""
+    """A kind of attack. unit: what one unit of processor time counts; count: how many, and fewer with --quick."""
 
     name: str
     attack: Attack
@@ -259,7 +259,7 @@ class _Honest(threading.Thread):
 
 
 def _settle(process: Process) -> None:
-    """Returns once the process has nothing to do any more."""
+    """Returns once the process has nothing to do any more but the pings."""
     before, rests = process.processor_seconds(), 0
     for _ in range(_WAIT):
         time.sleep(_REST)
@@ -290,7 +290,7 @@ class Cost(NamedTuple):
 
 
 def _cost(target: Target, attack: Attack, count: int) -> Cost:
-    """Attacks, and returns what that cost."""
+    """Attacks, and returns the cost."""
     honest = _Honest(target)
     honest.start()
     held: list[socket.socket] = []

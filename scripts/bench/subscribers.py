@@ -1,9 +1,10 @@
-"""Many subscribers in a process of their own, as cheap as can be: they count lines and bytes, and look at nothing.
+"""Many subscribers in a process of their own, as cheap as can be: they count lines and bytes, and parse nothing.
 
-Run as a program, its arguments are: host, port, how many, and what each of them sends first ("" for nothing; otherwise
-one line answers it). It prints `ready` when all are connected. Then each line that it reads, a number of messages, has
-it count until every subscriber got that many: it prints the clock each time that as many lines have come as there are
-subscribers, then `done` and the bytes. One that got more or less than the others ends it with an error.
+Run as a program, its arguments are: host, port, the number of subscribers, and the bytes that each sends first ("" for
+nothing; otherwise one line answers them). It prints `ready` when all are connected. Then it reads lines with a number
+of messages. For each line it counts until every subscriber got that many messages: it prints the clock each time that
+as many lines have come as there are subscribers, then `done` and the bytes. A subscriber that got more or less than the
+others ends the program with an error.
 """
 
 import os
@@ -22,12 +23,12 @@ class Subscribers(Assistant):
     """Many connections to an address in a process of their own; each has sent its greeting."""
 
     def __init__(self, address: tuple[str, int], many: int, greeting: bytes = b"") -> None:
-        """many: connections; greeting: what each of them sends first, which one line answers; empty for nothing."""
+        """many: connections; greeting: the bytes that each sends first, which one line answers; empty for nothing."""
         super().__init__("subscribers.py", *address, many, greeting.decode())
         self.many = many
 
     def expect(self, messages: int) -> None:
-        """Begins to count."""
+        """Tells the process to count until each subscriber has that many messages."""
         self.tell(b"%d" % messages)
 
 
@@ -74,7 +75,7 @@ def count(epoll: select.epoll, sockets: dict[int, socket.socket], messages: int)
 
 
 def main() -> None:
-    """Counts what the lines of stdin ask for."""
+    """Counts the messages that the lines of stdin ask for."""
     host, port, many, greeting = sys.argv[1:]
     connected = [connect((host, int(port)), greeting.encode()) for _ in range(int(many))]
     sockets = {subscriber.fileno(): subscriber for subscriber in connected}

@@ -251,7 +251,7 @@ def test_milliseconds(tmp_path: Path, claiming: Bench) -> None:
 
 
 def test_copied_after_a_purge(claiming: Bench, reopened: Reopened) -> None:
-    """A message that was purged while it was in a claim, and copied to the queue again, is no part of that claim."""
+    """A message that was purged while it was in a claim, and copied to the queue again, is not part of that claim."""
     claiming.queue()
     claiming.queue("source")
     [mid] = claiming.push(b"1", qid="source")

@@ -38,7 +38,7 @@ def redrive(bench: Bench, into: str | None = None, mids: Iterable[int] = (), cou
 
 
 def payloads(bench: Bench, qid: str) -> list[tuple[bytes | None, int, bool, bool]]:
-    """Returns of each message: payload, receives, whether its id is the time of its push, whether it is no dead
+    """Returns of each message: payload, receives, whether its id is the time of its push, whether it is not a dead
     letter."""
     found = [bench.engine.queue(qid).get(mid, peek=True, visibility=None) for mid in listed(bench, qid=qid)]
     return [(m.payload, m.receives, m.pushed_at == m.mid, m.origin is None) for m in found]

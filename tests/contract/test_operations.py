@@ -138,7 +138,7 @@ async def test_keys_are_not_there_yet(client: Client, autojump_clock: Clock, doc
     ("<payload>\N{GRINNING FACE}</payload>", "<payload>\N{GRINNING FACE}</payload>"),
 ])  # fmt: skip
 async def test_payloads(client: Client, autojump_clock: Clock, sent: str, answered: str) -> None:
-    """Any text, inline XML as its text, base64 as its bytes; answered as base64 only when it is no text."""
+    """Any text, inline XML as its text, base64 as its bytes; answered as base64 only when it is not text."""
     mid = mids(await client.ask(request("push-message", f"<qid>q</qid>{sent}")))[0]
     assert answered in await client.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>", peek="yes"))
     assert answered in await client.ask(receive("q"))
@@ -251,7 +251,7 @@ async def test_list_form_of_get_message_refused(
 
 
 async def test_white_space_around_names_and_ids(client: Client, autojump_clock: Clock) -> None:
-    """White space around a qid and a mid is no part of it; in the middle of a name it is."""
+    """White space around a qid and a mid is not part of it; in the middle of a name it is."""
     await exactly(client, new_queue("\r\n\t my queue \n"), "new-queue", "<qid>my queue</qid>")
     mid = mids(await client.ask(push(" my queue", "x")))[0]
     line = await client.ask(request("get-message", f"<qid>my queue\n</qid><mid>\n {mid}\t</mid>", peek="yes"))

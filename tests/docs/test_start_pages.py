@@ -234,7 +234,7 @@ def test_compare_page_denies_only_what_is_missing(lacking: str, field: str) -> N
 
 
 def test_compare_page_has_section_for_each_queue() -> None:
-    """The queues of the tables are those of the sections, which also have what is no queue server."""
+    """The queues of the tables are those of the sections, which also have what is not a queue server."""
     text = (DOCS / "compare.md").read_text(encoding="utf-8")
     first, *_ = _cells_of("compare.md")
     others = [row[0].split("](")[0].lstrip("[") for row in _cells_of("compare.md", "Others, in short:")[1:]]

@@ -202,7 +202,7 @@ def test_a_directory_that_goes_before_it_is_listed(
 
 @pytest.mark.timeout(20)
 def test_an_element_that_has_lost_its_body(tmp_path: Path) -> None:
-    """An element whose file is removed is no message, and a copy of it is refused, without retries."""
+    """An element whose file is removed is not a message, and a copy of it is refused, without retries."""
     with sharing("dirq", tmp_path) as shared:
         shared.engine.create("other", Options())
         [mid] = shared.push(b"x")

@@ -271,7 +271,7 @@ def test_stale_lock_is_taken_between_two_purges(simple: QueueSimple, disk: Stepp
 
 
 def test_lock_is_purged_while_its_element_is_removed(simple: QueueSimple, disk: SteppingDisk) -> None:
-    """The lock goes between the two steps of remove: the element is removed, and that is no error."""
+    """The lock goes between the two steps of remove: the element is removed, and that is not an error."""
     name = simple.add(b"x")
     assert simple.lock(name)
     disk.after["unlink"] = lambda path: os.unlink(f"{path}.lck")

@@ -230,7 +230,7 @@ def test_an_empty_file(damaged: Journal) -> None:
 
 
 def test_foreign_files(damaged: Journal) -> None:
-    """A file whose name is no segment's stays, and the journal is complete."""
+    """A file whose name is not a segment's stays, and the journal is complete."""
     directory = damaged.root / ".journal"
     for name in ("notes.txt", "1.segment", "0000000000000004.segment.bak", "next", "spare", "damaged-1"):
         (directory / name).write_bytes(b"qsF\x01 whatever")

@@ -115,7 +115,7 @@ def test_a_token_over_the_limit(server: ServerProcess) -> None:
 
 
 def test_a_token_that_xml_cannot_carry(server: ServerProcess) -> None:
-    """A NUL is no XML: the connection ends as for any such document."""
+    """A NUL is not XML: the connection ends as for any such document."""
     with Caller(server) as caller:
         assert code(caller.ask(authenticate("reader\0token"))) == 400
         assert caller.line() == ""

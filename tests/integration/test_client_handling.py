@@ -81,7 +81,7 @@ def aclient(server: object) -> AsyncQueueClient:
 
 def test_subscription_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """After a lost connection the loop gets what the next one delivers, and a late delete of what the lost one
-    delivered is no error; that of a message that this connection delivered is one."""
+    delivered is not an error; that of a message that this connection delivered is one."""
     caplog.set_level(logging.INFO, "qs_client")
     seen: Seen = queue.SimpleQueue()
     with scripted(losing(1), acknowledging(seen, 1, 2, stale=(1, 2))) as server, client_of(server) as client:
@@ -171,7 +171,7 @@ def test_close_ends_an_outage() -> None:
 
 
 def test_disconnect_ends_a_subscription() -> None:
-    """disconnect() in another thread is no outage: the loop raises."""
+    """disconnect() in another thread is not an outage: the loop raises."""
     reached = threading.Event()
 
     def then(conversation: Conversation) -> None:

@@ -153,7 +153,7 @@ def test_original_dirq_adds(path: Path, layout: str) -> None:
 
 
 def test_schema(path: Path) -> None:
-    """--schema says what elements hold: the payload goes into body, or the first piece that is no table."""
+    """--schema says what elements hold: the payload goes into body, or the first piece that is not a table."""
     schema = "header=table?,data=binary"
     dir_tool("pump", path, "--layout", "dirq", "--schema", schema, "--lines", stdin=b"\xff\n")
     assert [found.read_bytes() for found in path.rglob("data")] == [b"\xff"]

@@ -270,7 +270,7 @@ def test_receive_many(qs: Run, client: QueueClient, qid: str) -> None:
 
 
 def test_receive_bytes(shared_server: ServerProcess, client: QueueClient, qid: str, tmp_path: Path) -> None:
-    """A file that is no text comes out as it was pushed, of peek and of receive: cmp finds no difference."""
+    """A file that is not text comes out as it was pushed, of peek and of receive: cmp finds no difference."""
     content = os.urandom(100_000).rstrip(b"\n") + b"\x00"
     (tmp_path / "image").write_bytes(content)
     assert finish(process(shared_server, "push", qid, "--file", str(tmp_path / "image")))[0] == 0

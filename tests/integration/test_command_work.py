@@ -181,7 +181,7 @@ def test_jobs(work: Work, client: QueueClient) -> None:
 
 
 def test_jobs_that_fail(work: Work, client: QueueClient) -> None:
-    """Jobs of several queues. A message that is no JSON is rejected, and the log says so; without a dead-letter queue
+    """Jobs of several queues. A message that is not JSON is rejected, and the log says so; without a dead-letter queue
     it comes again, and the log says that too. With -vv the traceback of a job that failed is shown, from its function
     on."""
     client.new_queue("words")
@@ -198,7 +198,7 @@ def test_jobs_that_fail(work: Work, client: QueueClient) -> None:
 
 
 def test_work_sends_reason_of_failure(work: Work, client: QueueClient) -> None:
-    """A dead letter has the reason of its last failure; a message that is no JSON is one at once."""
+    """A dead letter has the reason of its last failure; a message that is not JSON is one at once."""
     client.new_queue("tries", max_receives=2, dead_letter="tried", backoff=0.05)
     client.push_many("tries", ['{"number": 3}', "apples"])
     work.start("tries", "functions:pack", "--json")
@@ -257,7 +257,7 @@ def test_process_that_is_killed(work: Work, client: QueueClient) -> None:
 
 def test_forks_of_jobs(work: Work, client: QueueClient) -> None:
     """A child that a job forks ends at SIGTERM, as those of multiprocessing have to, and the worker goes on; one that
-    comes back from the function is no second worker."""
+    comes back from the function is not a second worker."""
     client.new_queue("forks")
     client.push_many("forks", ["returns", "waits", "waits", "returns"])
     work.start("forks", "functions:forking")
@@ -294,7 +294,7 @@ def test_job_that_fails_for_ever(work: Work, client: QueueClient) -> None:
 
 
 def test_graceful_stop(work: Work, client: QueueClient) -> None:
-    """The running job is finished; messages that were sent ahead go back, and that is no try."""
+    """The running job is finished; messages that were sent ahead go back, and that is not a try."""
     client.new_queue("gates")
     client.push_many("gates", ["1", "2", "3"])
     work.start("gates", "functions:gated", "--prefetch", "3")

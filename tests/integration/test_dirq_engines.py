@@ -175,7 +175,7 @@ def test_locks_of_simple_are_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["lock", "remove"])
 def test_lost_races(shared: Shared, what: str) -> None:
-    """An element that another program takes or removes at that moment is not handed out, and is no error."""
+    """An element that another program takes or removes at that moment is not handed out, and is not an error."""
     first, second = shared.push(b"1", b"2")
     name = shared.foreign.names()[0]
     assert shared.foreign.queue.lock(name)

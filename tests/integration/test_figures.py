@@ -90,7 +90,7 @@ def test_figures_count_claims(client: QueueClient) -> None:
 
 
 def test_requests(client: QueueClient, server: ServerProcess) -> None:
-    """Requests by operation and code; what is no request, and durations of those that are."""
+    """Requests by operation and code; what is not a request, and durations of those that are."""
     with pytest.raises(NotFound):
         client.push("q", "x")
     client.new_queue("q")

@@ -117,7 +117,7 @@ def test_what_clients_do(tmp_path: Path, durability: str) -> None:
     times = [line["time"] for line in lines]
     assert times == sorted(times)
     for line in lines:
-        if line["event"] == "pushed" and line["queue"] in ("journal", "files"):  # an id of dirq is no time
+        if line["event"] == "pushed" and line["queue"] in ("journal", "files"):  # an id of dirq is not a time
             assert line["time"] >= line["mid"]
 
 

@@ -105,7 +105,7 @@ def refusal(systemd: PlayedSystemd, command: list[str]) -> str:
 
 @pytest.mark.parametrize("kind", ["unix", "datagram", "file"])
 def test_sockets_that_are_of_no_use(tmp_path: Path, kind: str) -> None:
-    """A descriptor that is no listening TCP socket is refused, with its number and name."""
+    """A descriptor that is not a listening TCP socket is refused, with its number and name."""
     if kind == "unix":
         opened = socket.socket(socket.AF_UNIX)
         opened.bind(str(tmp_path / "s"))

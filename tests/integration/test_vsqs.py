@@ -137,7 +137,7 @@ def test_published_bytes_come_back(q: queue.Queue, payload: bytes) -> None:
 
 
 def test_no_text(q: queue.Queue) -> None:
-    """Text is no payload, and leaves nothing behind."""
+    """Text is not a payload, and leaves nothing behind."""
     with pytest.raises(TypeError):
         q.publish("text")  # type: ignore[arg-type]
     assert names(q) == []

@@ -120,8 +120,8 @@ def test_a_client_of_the_bus_at_the_server(
 
 
 def test_a_client_that_connects_and_waits(bus: BusProcess, producer: QueueClient) -> None:
-    """A client that has connected to a bus by mistake, and asks nothing yet, is no listener: the bus has got a `ping`,
-    and keeps sending what it monitors to those that do listen."""
+    """A client that has connected to a bus by mistake, and asks nothing yet, is not a listener: the bus has got a
+    `ping`, and keeps sending what it monitors to those that do listen."""
     with QueueClient(bus.host, bus.port) as client, bus.connect() as listener, listener.makefile("rb") as lines:
         client.connect()
         mid = producer.push("jobs", "for the listener")

@@ -47,7 +47,7 @@ def document(op: str, beside: str = "", head: str = OF_ITS_OWN[0], attributes: s
 
 
 class Early:
-    """One connection. What is no whole document yet is not looked at."""
+    """One connection. What is not a whole document yet is not looked at."""
 
     def __init__(self, program: Listening) -> None:
         self.socket = program.connect(timeout=20)

@@ -105,7 +105,8 @@ def test_continuous_archive_stops_between_batches(queue: SparkQueue, to: Path, r
 
 
 def test_archive_refuses_payload_that_is_no_text(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
-    """A payload that is no text cannot be a string. As nothing was written then, the same archive takes it as bytes."""
+    """A payload that is not text cannot be a string. As nothing was written then, the same archive takes it as
+    bytes."""
     queue.push(b"\xff")
     with pytest.raises(BadMessageError):
         run(body="string")

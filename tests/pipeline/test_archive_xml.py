@@ -98,7 +98,7 @@ def test_read_schema_refuses_what_is_none(spark: SparkSession, tmp_path: Path, t
 
 @pytest.mark.long  # seconds, on two cores
 def test_read_schema_of_unreadable_file(spark: SparkSession, tmp_path: Path) -> None:
-    """No file, or one that is no text."""
+    """No file, or one that is not text."""
     with pytest.raises(UsageError, match="No such file"):
         read_schema(spark, str(tmp_path / "none"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\xfd")

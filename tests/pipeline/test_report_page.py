@@ -191,7 +191,7 @@ def test_building_replaces_whole_report(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", ["", "[1]", '{"kind": "other"}'])
 def test_check_target_refuses_other_directories(tmp_path: Path, mark: str) -> None:
-    """A directory that is no report of ours, even if it has a file of that name. A symlink means where it leads."""
+    """A directory that is not a report of ours, even if it has a file of that name. A symlink means where it leads."""
     (tmp_path / "report.json").write_text(mark)
     with pytest.raises(UsageError, match="is neither empty nor an earlier report"):
         check_target(str(tmp_path))

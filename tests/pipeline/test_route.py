@@ -82,7 +82,7 @@ def test_route_null_body_without_errors_queue(queue: SparkQueue, out: SparkQueue
 
 @pytest.mark.long
 def test_route_message_that_is_no_text(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
-    """The error names a message that is no text. With a queue for errors it goes there, also when the query leaves it
+    """The error names a message that is not text. With a queue for errors it goes there, also when the query leaves it
     out; a result row of it is pushed."""
     mids = queue.push("a", b"\xff", b"\xfe")
     with pytest.raises(
@@ -219,7 +219,7 @@ def test_default_state_by_server_and_queue() -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_route_command(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, tmp_path: Path, capsys: Any) -> None:
-    """A summary. What comes out NULL goes elsewhere, also when it is no text. A query that is wrong, or fails on a
+    """A summary. What comes out NULL goes elsewhere, also when it is not text. A query that is wrong, or fails on a
     message, has its own code."""
     queue.push("1", "one", b"\xff\xfe", "2")
     (tmp_path / "q.sql").write_text(f"-- twice\n{NUMBERS};\n")

@@ -69,7 +69,7 @@ def test_source_without_server_fails(queue: SparkQueue) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_source_names_message_that_is_no_text(queue: SparkQueue) -> None:
-    """The error names the mid of the message that is no text."""
+    """The error names the mid of the message that is not text."""
     mids = queue.push("a", b"\xff", "b")
     error = _reading(queue, bodyType="string")
     assert isinstance(error, BadMessageError)

@@ -51,8 +51,8 @@ def span(seconds: float | None) -> str:
 
 
 def ahead(micros: int | None, now: float) -> str:
-    """Writes when a message is visible: "in 42 s", or "now". micros: microseconds since the Epoch, None for a message
-    that is visible; now: seconds since the Epoch."""
+    """Writes when a message becomes visible: "in 42 s", or "now". micros: microseconds since the Epoch, None for a
+    visible message; now: seconds since the Epoch."""
     left = 0.0 if micros is None else micros / 1e6 - now
     return f"in {span(left)}" if left > 0 else "now"
 

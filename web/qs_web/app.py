@@ -64,7 +64,7 @@ async def answer(services: Services, request: Request, handler: Handler, *, publ
 
 
 def _error_page(visit: Visit, error: Exception, is_action: bool) -> Response:
-    """Returns the page about an error. Raises the error if it is a fault of this program."""
+    """Returns the page about an error. Raises the error again if it is a fault of this program."""
     match error:
         case trio.TooSlowError():
             text = f"The queue server at {endpoint(*visit.services.options.server)} does not answer."

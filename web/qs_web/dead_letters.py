@@ -20,8 +20,8 @@ _MOVING = 20.0
 
 
 def dead_letter_counts(queues: Iterable[QueueInfo]) -> dict[str, int]:
-    """Returns for each queue that names a dead-letter queue how many messages are in that one now: those wait for
-    somebody. The counter `dead` of a queue says how many were ever moved."""
+    """Returns for each queue that names a dead-letter queue how many messages are in the dead-letter queue now, where
+    they wait for an operator. The counter `dead` of a queue says how many were ever moved."""
     names = {info.qid: info.dead_letter for info in queues if info.dead_letter}
     wanted = set(names.values())
     depths = {info.qid: depth_of(info) for info in queues if info.qid in wanted}
@@ -35,7 +35,7 @@ def count_dead_letters(queues: Iterable[QueueInfo]) -> int:
 
 
 async def dead_letters_of(visit: Visit, info: QueueInfo) -> int | None:
-    """Returns how many messages are in the dead-letter queue of a queue now, None if it names none."""
+    """Returns how many messages are in the dead-letter queue of a queue now, None without a dead-letter queue."""
     if info.dead_letter is None:
         return None
     try:
@@ -87,7 +87,8 @@ async def move_back(visit: Visit) -> Response:
 
 
 async def _move_all(client: AsyncQueueClient, dead: str, to: str, left: int) -> AsyncGenerator[int, None]:
-    """Moves the oldest dead letters, request after request. Yields how many each has moved. left: how many to move."""
+    """Moves the oldest dead letters, request after request. Yields how many each request has moved. left: how many to
+    move."""
     while left > 0 and (mids := await client.redrive(dead, to=to or None, max=min(left, _AT_ONCE))):
         yield len(mids)
         left -= len(mids)

@@ -8,24 +8,24 @@ from .history import BUCKETS, Point
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing of the last minutes."""
+    """A chart of the rates and the depth of the last minutes, as paths of SVG."""
 
     width: int
     height: int
-    """Both in units of the paths."""
+    """Width and height in the units of the paths."""
     area_in: str
     """The path of the area under the rate in."""
     line_in: str
     line_out: str
     line_depth: str
-    """The paths of the two rates and of the depth."""
+    """The paths of the rates in and out, and of the depth."""
     top_rate: float
     top_depth: float
-    """The values at the upper edge. Depth and rates have a scale each."""
+    """The rate and the depth at the upper edge: the two have different scales."""
 
 
 def draw(points: Sequence[Point], width: int, height: int) -> Chart:
-    """Draws the points of `History.points`."""
+    """Draws a chart of the points of `History.points`."""
     ins, outs, depths = (
         [point.rate_in for point in points],
         [point.rate_out for point in points],

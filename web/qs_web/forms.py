@@ -1,7 +1,7 @@
-"""Forms: how they are read, and the question before one destroys messages.
+"""Forms: reads them, and asks before a form destroys messages.
 
-A form is read within bounds of bytes, fields and seconds, since any browser that reaches the page can send one. A form
-that destroys messages, or moves many, is answered with a page that says how many and sends the same form again.
+A form is read within bounds of bytes, fields and seconds, because any browser that reaches the page can send one. A
+form that destroys messages, or moves many, is answered with a page that says how many and sends the same form again.
 """
 
 import re
@@ -16,9 +16,9 @@ from starlette.responses import Response
 from .visit import ProblemError, Visit
 
 _SMALL = 512 * 1024
-"""Bytes of a form. Room for a thousand names of queues."""
+"""Bytes of a form, enough for a thousand names of queues."""
 _FIELDS = 4000
-"""Fields of a form. Each costs objects, also one that is empty."""
+"""Fields of a form. Each one costs objects, even if it is empty."""
 _LARGE_AT_ONCE = 8
 """Forms with a payload that are read at the same time. One may have 26 MiB, and is copied while it is decoded."""
 _SECONDS = 20.0
@@ -111,19 +111,19 @@ async def read_form(request: Request, most: int = _SMALL) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class AffectedQueue:
-    """A queue whose messages are about to be destroyed. count: how many, None if the storage cannot tell."""
+    """A queue whose messages are about to be destroyed. count: how many, None if the storage cannot tell the number."""
 
     qid: str
     count: int | None
 
     @property
     def needs_name(self) -> bool:
-        """Tells whether the name has to be typed."""
+        """Tells whether the queue's name has to be typed."""
         return self.count is None or self.count > MANY
 
 
 def is_confirmed(form: Form, affected: Sequence[AffectedQueue] = ()) -> bool:
-    """Tells whether the form comes from the page that asks, and has the names that must be typed."""
+    """Tells whether the form comes from the page that asks, and has the names that have to be typed."""
     return form.one("sure") == "yes" and all(
         form.one(f"typed-{number}").strip() == queue.qid.strip()
         for number, queue in enumerate(affected)

@@ -82,7 +82,7 @@ class AllowedHosts:
             self._names |= _LOCAL
 
     def allows(self, value: str) -> bool:
-        """Tells whether a request with this Host header is answered."""
+        """Tells whether requests with this Host header are answered."""
         value = value.lower()
         name, port = split_host(value)
         if port and not (port.isascii() and port.isdigit()):  # `localhost:1@evil.example` leads to evil.example
@@ -91,8 +91,8 @@ class AllowedHosts:
 
 
 def is_cross_site(headers: Headers) -> bool:
-    """Tells whether a browser says that a page of another site has made this request. Programs that are no browsers say
-    nothing, and have no cookies that another site could use."""
+    """Tells whether the headers say that a page of another site has made this request. Only browsers send them; other
+    programs have no cookies that another site could use."""
     site = headers.get("sec-fetch-site")  # browsers leave it out without TLS, except towards loopback
     if site is not None:
         return site != "same-origin"
@@ -106,14 +106,14 @@ def is_cross_site(headers: Headers) -> bool:
 
 
 def _head_size(scope: MutableMapping[str, Any]) -> int:
-    """Counts the bytes of the first line and the headers of a request, without what the line says of the protocol."""
+    """Counts the bytes of the first line and the headers of a request, without the protocol's version in the line."""
     line = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"])
     return line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
 
 
 def _ambiguous(scope: MutableMapping[str, Any], headers: Headers) -> tuple[str, int] | None:
     """Returns text and status of the answer to a request that is not to be read any further, None for others. The
-    connection is closed behind it, since nobody can be sure where the next request begins."""
+    connection is closed after the answer, because nobody can be sure where the next request begins."""
     if not scope["http_version"].startswith("1"):
         return "this page speaks HTTP/1.1", 505
     if _head_size(scope) > MOST_HEADERS:  # h11 bounds only headers that are incomplete: one read may bring more
@@ -163,7 +163,7 @@ class Guard:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
+        """Refuses a request with an answer, or passes it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

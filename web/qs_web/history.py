@@ -19,7 +19,7 @@ _GAP = 5.0
 _RECENT = 10.0
 """Seconds over which the current rate is measured."""
 _MOST = 20_000
-"""Queues that are kept. Some 5 kB each, if all are busy."""
+"""Queues that are kept. Each takes some 5 kB while it is busy."""
 _ROW = 4
 """Numbers of a sample: time, pushed, done, depth. The samples of a queue are one flat array of doubles, which takes a
 sixth of what tuples of floats would."""
@@ -72,7 +72,7 @@ class History:
         self._pruned = 0.0
 
     def observe_queues(self, now: float, queues: Iterable[QueueInfo]) -> None:
-        """Adds what the queue server has said about queues."""
+        """Adds the queue server's figures of queues to their histories."""
         for info in queues:
             self.observe(now, info.qid, counters_of(info))
         if now - self._pruned > WINDOW / BUCKETS:
@@ -81,8 +81,8 @@ class History:
                 del self._samples[name]
 
     def observe(self, now: float, name: str, counters: Counters) -> None:
-        """Adds a sample. It replaces the last one if that is less than 5 s after the one before, or if nothing has
-        changed."""
+        """Adds a sample. The sample replaces the last one if that one is less than 5 s after its predecessor, or if
+        nothing has changed."""
         pushed, done, depth = counters
         rows = self._samples.get(name)
         if rows is None:
@@ -142,7 +142,7 @@ class History:
 
 
 def _counters_at(rows: "array[float]", at: int, time: float) -> Counters | None:
-    """Returns the counters at a time between the sample at `at` and the next. None before the first sample."""
+    """Returns the counters at a time between the sample at index `at` and the next. None before the first sample."""
     if time < rows[at]:
         return None
     one = (rows[at + 1], rows[at + 2], rows[at + 3])
@@ -166,7 +166,7 @@ class Totals:
         self._history = History()
 
     def observe(self, now: float, queues: Iterable[QueueInfo]) -> None:
-        """Takes an answer. now: as for `History.observe`."""
+        """Adds the sums of an answer. now: as for `History.observe`."""
         self.ready = self.in_flight = self.delayed = self.queues = self.paused = 0
         pushed = done = depth = 0
         for info in queues:
@@ -184,5 +184,5 @@ class Totals:
         return self._history.rates("")
 
     def points(self, now: float) -> list[Point]:
-        """Returns the last minutes, see `History.points`."""
+        """Returns the points of the last minutes, see `History.points`."""
         return self._history.points("", now)

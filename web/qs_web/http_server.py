@@ -29,7 +29,8 @@ _IDLE = 10
 _SILENT = 60
 """Seconds after which a connection is closed on which nothing arrives, also while an answer is under way."""
 _UNREAD = 10
-"""Seconds after which a connection is closed whose other side takes nothing of an answer: it would hold up a stop."""
+"""Seconds after which a connection is closed whose other side takes nothing of an answer: such a connection would hold
+up a stop."""
 _LOGGED = 60.0
 """Seconds between two lines of the log that say that no browser can connect."""
 _cannot_accept = RareLine(logging.getLogger(__name__), logging.ERROR, _LOGGED)
@@ -58,7 +59,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 def _log_rarely(record: logging.LogRecord) -> bool:
     """Logs at most once a minute that there is no descriptor for another browser. trio would log it ten times a second,
-    with a traceback. Returns False: the line of trio is dropped."""
+    with a traceback. Returns False, so that the line of trio is dropped."""
     reason = record.args[1] if isinstance(record.args, tuple) and len(record.args) > 1 else record.getMessage()
     _cannot_accept.log("no browser can connect: %s; requests that have begun go on, and others wait", reason)
     return False

@@ -11,8 +11,8 @@ from .payloads import preview
 MESSAGES = 25
 """Messages on one page."""
 _LOOKED_AT = 1 << 20
-"""Bytes of payloads that one page asks for: as many messages as have them by the mean size of the queue. A page that
-gets more, since its messages are larger than the mean, is asked for less often."""
+"""Bytes of payloads that one page asks for: by the mean size of the queue's messages, this bounds their number. A page
+that gets more, because its messages are larger than the mean, is asked for less often."""
 STATES = ("all", "new", "ready", "in-flight", "delayed")
 
 
@@ -22,7 +22,8 @@ class Entry:
 
     mid: int
     message: Delivery | None = None
-    """None if a claim holds it, if it has gone meanwhile, or if it was not asked for since these messages are large."""
+    """None if a claim holds the message, if it has gone meanwhile, or if it was not asked for because these messages
+    are large."""
     text: str = ""
     """The beginning of its payload."""
     reason: str = ""
@@ -35,9 +36,9 @@ class Listing:
 
     entries: list[Entry]
     next_after: int | None = None
-    """The id after which the next page begins, None for the last page."""
+    """The id after which the next page begins, None on the last page."""
     refused: str = ""
-    """Says why the queue server shows no messages, "" if it does."""
+    """The reason why the queue server shows no messages, "" if it shows them."""
 
     @property
     def is_heavy(self) -> bool:
@@ -60,8 +61,8 @@ class Listing:
 
 
 async def list_page(client: AsyncQueueClient, queue: QueueInfo, state: str, after: int | None) -> Listing:
-    """Returns the messages of a queue in a state, oldest first. queue: the figures of the queue; after: only messages
-    with greater ids."""
+    """Returns a page of the messages of a queue in a state, oldest first. queue: the figures of the queue; after: only
+    messages with greater ids."""
     most = max(_LOOKED_AT * depth_of(queue) // max(queue.bytes or 0, 1), 1)
     try:
         mids = await list_ids(client, queue.qid, state, after, MESSAGES + 1)  # one more, to know of a next page

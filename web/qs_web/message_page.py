@@ -13,7 +13,8 @@ from .payloads import HEX_MOST, view_payload, visible
 from .visit import LIVE, ProblemError, Visit
 
 _LIVE_MOST = 64 * 1024
-"""Bytes of a payload up to which an open page asks for itself again. The payload would be sent again each time."""
+"""Bytes of the largest payload whose page is reloaded by itself while it is open. The payload is sent again each
+time."""
 
 
 async def _message(visit: Visit) -> Delivery | GetMessage:
@@ -27,7 +28,7 @@ async def _message(visit: Visit) -> Delivery | GetMessage:
 
 
 def _payload_of(message: Delivery | GetMessage) -> bytes | None:
-    """Returns the payload of a message, None if the queue server does not show it, as a claim holds it."""
+    """Returns the payload of a message, None if the queue server does not show it because a claim holds the message."""
     payload = message.payload
     return payload.encode() if isinstance(payload, str) else payload
 
@@ -114,7 +115,7 @@ async def _delete(visit: Visit, form: Form, qid: str, mids: list[int]) -> Respon
 
 
 async def _release(visit: Visit, qid: str, mids: list[int]) -> int:
-    """Makes messages visible now. Returns how many were in flight or delayed."""
+    """Makes messages visible now. Returns how many of them were in flight or delayed."""
     released = 0
     for mid in mids:
         try:

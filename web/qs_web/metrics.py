@@ -111,14 +111,14 @@ def encode(metrics: Iterable[Metric], accept: str) -> tuple[bytes, str]:
     its content type."""
     try:
         encoder, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # the version is no number
+    except (TypeError, ValueError):  # the version is not a number
         encoder, content_type = choose_encoder("")
     return encoder(_Families(metrics)), content_type
 
 
 def server_metrics(figures: Iterable[Figure], prefix: str = "") -> Iterator[Metric]:
-    """Makes metrics of a `server-stats` answer, in the order in which their names first come. prefix: stands behind
-    `qs_` in the names."""
+    """Makes metrics of a `server-stats` answer, in the order in which their names first come. prefix: follows `qs_` in
+    the names."""
     figures = list(figures)
     histograms = {each.name.removesuffix(_BUCKET) for each in figures if each.name.endswith(_BUCKET)}
     families: dict[str, list[Figure]] = {}
@@ -160,12 +160,12 @@ def _histogram(name: str, text: str, figures: list[Figure]) -> Metric:
 
 
 def up(answers: bool) -> Metric:
-    """Makes the metric that says that the server answered, or did not."""
+    """Makes the metric that says whether the server answered."""
     return GaugeMetricFamily(f"{_PREFIX}up", TOTALS["up"], int(answers))
 
 
 def bus_up(answers: bool) -> Metric:
-    """Makes the metric that says that the bus answered, or did not."""
+    """Makes the metric that says whether the bus answered."""
     return GaugeMetricFamily(f"{_PREFIX}bus_up", BUS["up"], int(answers))
 
 

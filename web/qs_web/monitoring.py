@@ -29,27 +29,28 @@ from .upstream import Upstream
 _SECONDS = 4.0
 """Seconds that the server, and then the bus, may take to answer a scrape. Prometheus waits 10 seconds by default."""
 _WRONG_TOKEN = frozenset({401, 501})
-"""Codes for a token that the server does not take: a wrong one, or any, if it has no access file."""
+"""Codes for a token that the server does not accept: 401 for a wrong one, 501 if the server has no access file."""
 _READY = 2.0
-"""Seconds that the server may take to answer if it is ready."""
+"""Seconds in which a server that is ready answers."""
 _QUEUES = 1000
 """Queues that one answer has at most."""
 _AT_ONCE = trio.CapacityLimiter(8)
-"""Scrapes that ask the queue server at the same time: nobody has to sign in to try a token here."""
+"""Scrapes that ask the queue server at the same time: a client can try a token here without signing in."""
 
 _MOST = 256
 """Characters of a pattern."""
 _MATCHING = 0.1
 """Seconds that a pattern may take for all queues together."""
 _COPIES = 1000
-"""The most copies of one part that repetitions ask for. The library makes them all: 253 characters took gigabytes."""
+"""The most copies of one part that repetitions may ask for. The library makes all copies: 253 characters took
+gigabytes."""
 _COUNTS = re.compile(r"\\.|\{([^{}]*)", re.DOTALL)
 """Matches an escaped character, or a place where the counts of a repetition may stand."""
 
 _DISK = 1 << 30
 """Bytes that have to be free on the disk of the queues."""
 _DAY = 86400
-"""Seconds that the server's certificate has to be good for."""
+"""Seconds for which the server's certificate must still be valid."""
 
 _Answer = Callable[[Services, Request], Awaitable[Response]]
 
@@ -59,7 +60,7 @@ _Answer = Callable[[Services, Request], Awaitable[Response]]
 
 def matching(pattern: str, queues: Iterable[QueueInfo]) -> list[QueueInfo]:
     """Returns the queues whose whole names match the regular expression. Raises ValueError, with a line for people, if
-    the pattern is none, is too long, or takes too long."""
+    the pattern is not a regular expression, is too long, or takes too long."""
     if len(pattern) > _MOST:
         raise ValueError(f"the regular expression has more than {_MOST} characters")
     if most_copies(pattern) > _COPIES:
@@ -138,7 +139,7 @@ def _certificate(expiry: float) -> Check:
 
 
 class _RefusedError(Exception):
-    """A request that gets no figures. Its response says why."""
+    """A request without an answer of figures. Its response says why."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -166,8 +167,8 @@ def routes(services: Services) -> list[BaseRoute]:
 
 
 def _server(services: Services, request: Request) -> Upstream:
-    """Returns the server as the client of a request may see it: by the token in the header Authorization, else by the
-    page's own where nobody has to sign in."""
+    """Returns the queue server with the rights of a request: by the token in the header Authorization, else by the
+    page's own token where nobody has to sign in."""
     scheme, _, text = request.headers.get("authorization", "").partition(" ")
     if not scheme:
         if services.sign_in:
@@ -183,7 +184,7 @@ def _server(services: Services, request: Request) -> Upstream:
 
 @asynccontextmanager
 async def _upstream_for(services: Services, request: Request) -> AsyncIterator[Upstream]:
-    """Yields the server as the client of a request may see it, when fewer than eight others ask. A token that the
+    """Yields the queue server with the rights of a request, when fewer than eight other requests ask. A token that the
     server does not accept leaves nothing behind."""
     async with _AT_ONCE:  # before the token is looked at: guesses wait for one another
         upstream = _server(services, request)

@@ -16,11 +16,12 @@ class WebOptions:
     server: tuple[str, int] = ("127.0.0.1", 9876)
     """Host and port of the queue server."""
     security: Callable[[], Security] = lambda: PLAIN
-    """Reads the files that say how to speak to it, at the start and on SIGHUP. Raises OSError or ValueError."""
+    """Reads the files of TLS and token for the queue server, at the start and on SIGHUP. Raises OSError or
+    ValueError."""
     shows_certificate: bool = False
     """True if the page shows the queue server a certificate of its own."""
     bus: tuple[str, int] | None = None
-    """Host and port of the bus, None if there is none to show."""
+    """Host and port of the bus, None without a bus to show."""
     host: str = "127.0.0.1"
     """The address to listen on. Without other flags only this machine reaches the page."""
     port: int = PORT
@@ -34,7 +35,7 @@ class WebOptions:
     read_only: bool = False
     """The page changes nothing."""
     open: bool = False
-    """Nobody has to sign in, also from other machines: everybody has the page's own rights."""
+    """Nobody has to sign in, even from other machines: every visitor has the page's own rights."""
     check: bool = False
     """Read the files and flags, and end."""
     log_format: str = "text"

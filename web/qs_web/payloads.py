@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from lxml import etree
 
 PRETTY_MOST = 512 * 1024
-"""Bytes of a payload that is indented; a larger one is shown as it is."""
+"""Bytes of the largest payload that is indented."""
 INDENTED_MOST = 4 * PRETTY_MOST
 """Characters that indenting may add."""
 SHOWN_MOST = 256 * 1024
@@ -47,7 +47,7 @@ class View:
 
 
 def _decoded(payload: bytes) -> str | None:
-    """Returns the text of a payload, None if it is not UTF-8 or has a NUL."""
+    """Returns the text of a payload, None if the payload is not UTF-8 or has a NUL."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -56,7 +56,7 @@ def _decoded(payload: bytes) -> str | None:
 
 
 def visible(text: str) -> str:
-    """Returns a text with U+FFFD in the place of characters that would not be seen, or would hide others."""
+    """Returns a text with U+FFFD in the place of characters that are invisible, or hide others."""
     return text.translate(_CONTROLS)
 
 
@@ -74,8 +74,8 @@ def preview(payload: bytes) -> str:
 
 
 def indent_json(text: str) -> str | None:
-    """Returns JSON with one member a line, None if it is none, is too deep, or would be too long. Numbers, strings and
-    the order of members stay as they are written, so members that are there twice stay too."""
+    """Returns JSON with one member a line, None if the text is not JSON, is too deep, or would become too long.
+    Numbers, strings and the order of members stay as they are written, so duplicate members stay too."""
     try:
         # Only to find out whether it is JSON: what `json` reads, it would write differently. Numbers are read as text,
         # since Python refuses to read one of more than 4300 digits.
@@ -137,7 +137,7 @@ def _pretty(payload: bytes, text: str) -> tuple[str, str] | None:
 
 
 def view_payload(payload: bytes, wanted: str, offset: int = 0) -> View:
-    """Returns how a payload is shown. wanted: pretty, text or hex, else the best; offset: bytes that the view in
+    """Returns the view of a payload. wanted: pretty, text or hex, else the best; offset: bytes that the view in
     hexadecimal leaves out."""
     text = _decoded(payload)
     pretty = None if text is None else _pretty(payload, text)
@@ -152,7 +152,7 @@ def view_payload(payload: bytes, wanted: str, offset: int = 0) -> View:
 
 
 def hex_dump(data: bytes, offset: int = 0) -> str:
-    """Returns bytes as lines of 16: where they are, in hexadecimal, and as ASCII."""
+    """Returns bytes as lines of 16: the offset, the bytes in hexadecimal, and as ASCII."""
     lines = []
     for at in range(0, len(data), 16):
         part = data[at : at + 16]
@@ -162,8 +162,8 @@ def hex_dump(data: bytes, offset: int = 0) -> str:
 
 
 def indent_xml(payload: bytes, most: int) -> str | None:
-    """Returns an XML document with one element a line, None if it is none, has a document type, is too deep, or gets
-    more than `most` characters longer."""
+    """Returns an XML document with one element a line, None if the payload is not XML, has a document type, is too
+    deep, or would get more than `most` characters longer."""
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=False, recover=False
     )

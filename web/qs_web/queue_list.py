@@ -35,9 +35,9 @@ class QueueFigures(NamedTuple):
 
     info: QueueInfo
     letters: int | None
-    """The number of dead letters that wait, None if the queue names no dead-letter queue."""
+    """The number of dead letters that wait, None without a dead-letter queue."""
     rates: Rates | None = None
-    """None unless the table is sorted by a rate: else they are worked out for the 50 queues of a page only."""
+    """None unless the table is sorted by a rate: otherwise the rates are computed for the 50 queues of a page only."""
 
 
 _SORTS: dict[str, Callable[[QueueFigures], Any]] = {
@@ -57,7 +57,7 @@ _BY_RATE = frozenset({"in", "out"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A queue on the page. letters: see `QueueFigures`."""
+    """A queue on the page. letters: as in `QueueFigures`."""
 
     info: QueueInfo
     letters: int | None
@@ -78,11 +78,12 @@ class Order:
 
     @property
     def value(self) -> str:
-        """The order as an address has it."""
+        """Returns the order in the form of an address."""
         return f"-{self.sort}" if self.down else self.sort
 
     def toggled(self, column: str) -> str:
-        """Returns the order after a click on the head of a column. Numbers begin with the largest."""
+        """Returns the order after a click on the head of a column. The first click on a column of numbers sorts the
+        largest first."""
         if column == self.sort:
             return column if self.down else f"-{column}"
         return column if column in {"name", "storage"} else f"-{column}"
@@ -115,8 +116,7 @@ def _order(visit: Visit) -> Order:
 
 
 def _arranged(queues: list[QueueFigures], order: Order) -> list[QueueFigures]:
-    """Returns the queues that the order asks for, in its order. queues: sorted by name, which decides between
-    equals."""
+    """Returns the queues that the filter selects, in order. queues: sorted by name, which decides between equals."""
     part, kind = order.text.casefold(), _KINDS[order.only]
     found = [queue for queue in queues if part in queue.info.qid.casefold() and kind(queue)]
     found.sort(key=_SORTS[order.sort], reverse=order.down)

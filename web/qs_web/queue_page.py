@@ -16,7 +16,7 @@ from .message_list import STATES, list_page
 from .visit import LIVE, ProblemError, Visit
 
 _LIVE_LARGE = 10_000
-"""Milliseconds like `LIVE`, for a page that has to fetch megabytes each time."""
+"""Milliseconds between two reloads, like `LIVE`, for a page that has to fetch megabytes each time."""
 _CHART = (1200, 160)
 """Width and height of the chart in units of SVG."""
 _PUSH_MOST = 26 * 1024 * 1024
@@ -33,7 +33,7 @@ _NUMBERS: dict[str, Callable[[str], Any]] = {
 
 
 async def _options(visit: Visit, qid: str) -> QueueOptions | None:
-    """Returns the options of a queue, None if the visitor may not know them, or its storage has none."""
+    """Returns the options of a queue, None if the visitor may not know them, or the queue's storage has none."""
     try:
         return await visit.client.queue_options(qid)
     except (Forbidden, NotImplementedByServer):
@@ -69,7 +69,7 @@ async def show_queue(visit: Visit) -> Response:
 
 
 async def act_on_queues(visit: Visit) -> Response:
-    """Pauses, resumes, purges or deletes queues, and shows the page that the form was on.
+    """Pauses, resumes, purges or deletes queues, and shows the form's page again.
 
     Fields of the form: `do`: pause, resume, purge or delete; `q`: a queue, may be repeated; `back`: `queue` if the form
     was on the page of this one queue.

@@ -1,6 +1,6 @@
-"""Makes what browsers get: HTML from templates, the files beside it, and the notices that say what an action has done.
+"""Makes the answers for browsers: HTML from templates, static files, and the notices that say what an action has done.
 
-Everything that a template writes is escaped. Nothing is inline and nothing comes from another host, so that the
+All values in a template are escaped. Nothing is inline and nothing comes from another host, so that the
 Content-Security-Policy of `guard.py` can forbid both.
 """
 

@@ -39,12 +39,12 @@ class FigureTable:
             self._by_name.setdefault(figure.name, []).append(figure)
 
     def value(self, name: str) -> float | None:
-        """Returns the sum of a figure over all its labels, None if there is none of this name."""
+        """Returns the sum of a figure over all its labels, None for an unknown name."""
         found = self._by_name.get(name)
         return None if found is None else sum(figure.value for figure in found)
 
     def label(self, name: str, label: str) -> str | None:
-        """Returns a label of a figure, None if it does not have it."""
+        """Returns a label of a figure, None for a figure without this label."""
         found = self._by_name.get(name)
         return found[0].labels.get(label) if found else None
 
@@ -68,7 +68,7 @@ class FigureTable:
         return dict(sorted(found.items(), key=lambda item: -item[1].count))
 
     def distribution(self, name: str) -> Distribution | None:
-        """Returns the summary of a histogram without labels, None if there is none of this name."""
+        """Returns the summary of a histogram without labels, None for an unknown name."""
         return self.distributions(name, "").get("")
 
 
@@ -79,7 +79,7 @@ def _distribution(bounds: _Bounds, count: float, total: float) -> Distribution:
 
 
 def _quantile(bounds: _Bounds, count: float, share: float) -> float | None:
-    """Returns the value that a share of the durations does not exceed, None if there are none."""
+    """Returns the value that a share of the durations does not exceed, None without durations."""
     # Durations are taken as evenly spread between two bounds, as `histogram_quantile` of Prometheus does. Above the
     # last bound nothing is known, so the answer is that bound.
     wanted = count * share
@@ -98,7 +98,7 @@ _STARTED, _SUBSCRIPTIONS = "connection_start_time_seconds", "connection_subscrip
 
 
 class Fact(NamedTuple):
-    """A line about a server. kind: `bad` if somebody has to do something about it, else ""."""
+    """A line about a server. kind: `bad` if an operator has to act on it, else ""."""
 
     name: str
     text: str
@@ -106,7 +106,7 @@ class Fact(NamedTuple):
 
 
 class OperationCounts(NamedTuple):
-    """The requests of one operation since the start. took: how long they took, None if that is not known."""
+    """The requests of one operation since the start. took: their durations, None if these are not known."""
 
     operation: str
     answered: float

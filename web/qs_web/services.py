@@ -77,12 +77,12 @@ class Sessions:
         return name
 
     def find(self, name: str | None) -> Session | None:
-        """Returns the session of an id, None if there is none or it has ended."""
+        """Returns the session of an id, None for an unknown id or a session that has ended."""
         self._drop_old(0)  # a token does not stay in memory because nobody signs in any more
         return None if name is None else self._by_id.get(name)
 
     def end(self, name: str | None) -> None:
-        """Ends a session, if it is there."""
+        """Ends a session. Does nothing for an unknown id."""
         if name is not None:
             self._by_id.pop(name, None)
 
@@ -110,6 +110,7 @@ class Services:
     sign_in: bool
     """Nobody sees anything before a sign-in."""
     patience: float = 1.5
-    """Seconds that the queue server has to answer what a page asks: a page says within 2 s that it does not answer."""
+    """Seconds in which the queue server has to answer a page's requests: a page says within 2 s that the server does
+    not answer."""
     cookie: str = field(default="qs-session")
     """The name of the cookie that has the id of a session."""

@@ -16,7 +16,7 @@ from .visit import Visit
 _FORM = 16 * 1024
 """Bytes of a form with a token."""
 _AT_ONCE = trio.CapacityLimiter(8)
-"""Tokens that are tried at the same time at most, so that guesses do not take all connections of the queue server."""
+"""Tokens that are tried at the same time at most, so that guesses leave connections of the queue server for others."""
 
 
 async def show_sign_in(visit: Visit) -> Response:
@@ -40,7 +40,8 @@ async def show_sign_in(visit: Visit) -> Response:
 
 
 async def _principal(visit: Visit, token: Token) -> str | Error:
-    """Asks the queue server whose token this is. Returns its error if it refuses. Raises ServerUnavailable."""
+    """Asks the queue server for the principal of a token. Returns the server's error if it refuses. Raises
+    ServerUnavailable."""
     options = visit.services.options
     # A connection of its own, closed at once: a guess must not take the place of a principal in `Upstreams`.
     security = visit.services.upstreams.security(None)
@@ -59,7 +60,7 @@ def _again(visit: Visit, why: str, after: str, status: int) -> Response:
 
 
 def _begun(visit: Visit, token: Token, principal: str, after: str) -> Response:
-    """Begins a session under an id that no browser has known before, and ends the one before it."""
+    """Begins a session under an id that no browser has known before, and ends the browser's earlier session."""
     services, request = visit.services, visit.request
     services.sessions.end(request.cookies.get(services.cookie))
     response = RedirectResponse(after, 303)
@@ -76,14 +77,14 @@ def _begun(visit: Visit, token: Token, principal: str, after: str) -> Response:
 
 
 def is_secure(visit: Visit) -> bool:
-    """Tells whether the browser has reached the page by TLS. A proxy says so in a header. A browser that lies about it
-    gets a cookie that it will not send back, and so loses its own session only."""
+    """Tells whether the browser has reached the page by TLS. A proxy says so in a header. A browser that lies in this
+    header gets a cookie that it will not send back, and so loses its own session only."""
     request = visit.request
     return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").lower() == "https"
 
 
 async def sign_out(visit: Visit) -> Response:
-    """Ends the session, and takes the cookie back."""
+    """Ends the session, and removes the cookie."""
     services = visit.services
     services.sessions.end(visit.request.cookies.get(services.cookie))
     response = RedirectResponse(visit.link(""), 303)

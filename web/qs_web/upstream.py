@@ -19,15 +19,16 @@ from .history import History, Totals
 _SECONDS = 10.0
 """Seconds that one exchange with the queue server may take."""
 _FRESH = 1.0
-"""Seconds for which an answer to `queue-stats` is shown again: pages that are open at the same time share it."""
+"""Seconds for which an answer to `queue-stats` is shown again: pages that are open at the same time share one
+answer."""
 _SHARE = 10
 """An answer is shown again for this many times the time that it took. So pages take the queue server a tenth of its
 time at most: an answer about ten thousand queues costs it half a second."""
 _SOON = 0.2
 """Seconds that a page waits for a new answer before it shows the old one."""
 _LATE = 1.2
-"""Seconds after which a page does not show an old answer any more, or twice as long as the answer took: then the queue
-server is stuck, and a page has to say so within 2 s."""
+"""Seconds after which a page does not show an old answer any more, or twice as long as the answer took: the queue
+server is then stuck, and a page has to say so within 2 s."""
 _MOST = 64
 """Principals whose connections are kept. The one that was not used for the longest time is closed for another."""
 
@@ -36,7 +37,7 @@ class Identity:
     """The TLS context and the token of the page. The files are read when it is made, and by `reload`."""
 
     def __init__(self, read: Callable[[], Security], *, shows_certificate: bool = False) -> None:
-        """read: reads the files, and raises OSError or ValueError; shows_certificate: True if TLS shows a certificate
+        """read: loads the files, and raises OSError or ValueError; shows_certificate: whether TLS shows a certificate
         of the page. Raises StartError, which names the file, if the files cannot be used."""
         self._read = read
         self._shows_certificate = shows_certificate
@@ -54,18 +55,18 @@ class Identity:
 
     @property
     def has_credentials(self) -> bool:
-        """Tells whether the page may have more rights than a client that says nothing, by its token or by a certificate
-        that TLS shows."""
+        """Tells whether the page may have more rights than an anonymous client, by its token or by a certificate that
+        TLS shows."""
         return self.current.token is not None or self._shows_certificate
 
     def of_visitor(self, token: Token | None) -> Security:
-        """Returns how connections of a visitor begin: with the page's TLS and the visitor's token. token: None for a
-        visitor without one. The page's own token is never among it."""
+        """Returns the security of a visitor's connections: the page's TLS and the visitor's token. token: None for a
+        visitor without one. The page's own token is never a part of it."""
         return replace(self.current, token=token)
 
     def reload(self) -> None:
-        """Reads the files again, for connections that begin from now on. Raises StartError if they cannot be used: then
-        everything stays as it was."""
+        """Reads the files again, for connections that begin from now on. Raises StartError if they cannot be used: the
+        earlier ones then stay in use."""
         with start_errors():
             self.current = self._read()
         self.version += 1
@@ -75,7 +76,7 @@ class _Query:
     """A `queue-stats` request that is under way. All pages that need its answer wait for the same one."""
 
     def __init__(self, begun: float, version: int) -> None:
-        """begun: when it was sent; version: `Upstream._version` at that time: its answer has no later change."""
+        """begun: the time of sending; version: `Upstream._version` at that time: the answer has no later change."""
         self.begun = begun
         self.version = version
         self.ended = trio.Event()
@@ -83,9 +84,10 @@ class _Query:
 
 
 class Upstream:
-    """The queue server as one principal sees it.
+    """The queue server with the rights of one principal.
 
-    1. `stats` shows a visitor the visitor's own changes: what was asked before a change is not shown as its result.
+    1. `stats` shows a visitor the visitor's own changes: figures that were asked for before a change are not shown
+       after it.
     2. At most one `queue-stats` is under way for a principal, however many pages are open.
     3. Figures of a queue server that does not answer are not shown as if they were new: `stats` raises instead.
     4. Nothing is sent unless a page or a scrape asks.
@@ -99,13 +101,13 @@ class Upstream:
         clock: Callable[[], float],
         history: History,
     ) -> None:
-        """server, bus: host and port, None for no bus; security: how connections begin; clock: returns seconds that
+        """server, bus: host and port, None without a bus; security: how connections begin; clock: returns seconds that
         only grow; history: gets every new answer of `stats`."""
         tls, token = security.context, security.token
         self.client = AsyncQueueClient(*server, timeout=_SECONDS, tls=tls, token=token)
         """A client of the queue server. It connects when it is first used, and again after failures."""
         self.bus = None if bus is None else AsyncQueueClient(*bus, timeout=_SECONDS, tls=tls, token=token)
-        """A client of the bus, None if there is none to show."""
+        """A client of the bus, None without a bus to show."""
         # A large answer takes long to read. In a thread, other pages do not wait for that.
         self._reader = QueueClient(*server, timeout=_SECONDS, tls=tls, token=token)
         self.total = Totals()
@@ -170,8 +172,8 @@ class Upstream:
             query.ended.set()
 
     async def fresh_stats(self) -> list[QueueInfo]:
-        """Returns figures that were asked for after this call, however long that takes. Otherwise like `stats`. A
-        scrape is given a time by Prometheus, and would record old figures as new ones."""
+        """Returns figures that were asked for after this call, however long that takes. Otherwise like `stats`.
+        Prometheus gives a scrape the time of asking, and would record old figures as new ones."""
         self.invalidate()
         wanted = self._version
         while True:  # a query that is under way may have been sent before
@@ -214,7 +216,7 @@ class Upstreams:
         clock: Callable[[], float],
         history: History,
     ) -> None:
-        """server, bus, clock, history: see `Upstream`."""
+        """server, bus, clock, history: as for `Upstream`."""
         self._server = server
         self._bus = bus
         self._identity = identity
@@ -224,20 +226,20 @@ class Upstreams:
         self._closing: list[Upstream] = []
 
     def __len__(self) -> int:
-        """Returns how many there are, including those that are still to be closed."""
+        """Returns how many upstreams there are, including those that are still to be closed."""
         return len(self._kept) + len(self._closing)
 
     @property
     def own(self) -> Upstream:
-        """The queue server as the page's own token sees it: for metrics, and for visitors of an open page."""
+        """The queue server with the rights of the page's own token: for metrics, and for visitors of an open page."""
         return self._get(self._identity.current.token, own=True)
 
     def of_visitor(self, token: Token | None) -> Upstream:
-        """Returns the queue server as a token sees it. token: None for a client that says nothing."""
+        """Returns the queue server with the rights of a token. token: None for an anonymous client."""
         return self._get(token, own=False)
 
     def security(self, token: Token | None) -> Security:
-        """Returns how connections of a visitor begin."""
+        """Returns the security of a visitor's connections."""
         return self._identity.of_visitor(token)
 
     def _get(self, token: Token | None, *, own: bool) -> Upstream:
@@ -253,7 +255,8 @@ class Upstreams:
         return upstream
 
     def drop(self, upstream: Upstream) -> None:
-        """Drops an upstream whose token the queue server does not accept, so that the others keep their places."""
+        """Drops an upstream whose token the queue server does not accept, so that it does not take a slot from the
+        others."""
         for key in [key for key, kept in self._kept.items() if kept is upstream]:
             self._closing.append(self._kept.pop(key))
 

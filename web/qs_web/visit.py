@@ -44,7 +44,7 @@ class Visit:
 
     @property
     def upstream(self) -> Upstream:
-        """The queue server as this visitor sees it."""
+        """The queue server with this visitor's rights."""
         upstreams = self.services.upstreams
         if self.session is None and self.services.options.open:
             return upstreams.own
@@ -60,7 +60,7 @@ class Visit:
         return self.request.query_params.get(name, default)
 
     def query_number(self, name: str, default: int, most: int = 10**18) -> int:
-        """Returns a whole number of the address's query, the default if there is none."""
+        """Returns a whole number of the address's query, the default for a missing one."""
         text = self.query(name)
         # Anybody can write an address: a wrong number means the default, and a large one no more digits than an id has.
         return min(int(text), most) if text.isascii() and text.isdigit() and len(text) < 20 else default

@@ -31,7 +31,7 @@ _FILES = (
 @dataclass(frozen=True, slots=True)
 class Results:
     """The results of Spark. tables: their paths, by name; drawn: the table of figures for the plots, in bins of
-    `plot_bins`; torn_files: names of files, and how many lines of each are no events."""
+    `plot_bins`; torn_files: names of files, and how many lines of each are not events."""
 
     source: str
     events: int
@@ -63,7 +63,7 @@ def write_page(results: Results, work: Path) -> None:
 
 
 def _draw(results: Results, folder: Path) -> dict[str, Picture]:
-    """Draws all plots for which there is data, and returns them by name."""
+    """Draws all plots for which there is data, and returns the plots by name."""
     colours = plots.Colours()  # of all plots: a queue keeps its colour
     bins, time = results.plot_bins, "hour"
     busiest = series.leading(results.rows("queues"), _SHOWN, lambda row: row["pushed"] + row["received"])
@@ -197,7 +197,7 @@ def _pictured(results: Results, pictures: dict[str, Picture], count: int) -> lis
 
 
 def listed(results: Results, queues: Sequence[Row]) -> list[Section]:
-    """Returns the tables of the page. Each has at most nine columns: more do not fit the width of the page."""
+    """Returns the tables of the page. Each has at most nine columns, because more do not fit the width of the page."""
     received = [
         [row["queue"], str(row["mid"]), number(row["receives"]), number(row["expired"]), number(row["released"]),
          _size(row["size"]), moment(row["pushed"], "before"), moment(row["last_received"]), row["state"]]
@@ -249,7 +249,8 @@ def _table_of(columns: Sequence[str], cells: Sequence[Sequence[str]], text: set[
 
 
 def _left_table(queues: Sequence[Row]) -> Table | None:
-    """Returns the queues that messages left otherwise than by a deletion, those with most dead letters first."""
+    """Returns a table of the queues whose messages left in other ways than by a deletion, those with most dead letters
+    first."""
     left = [row for row in queues if row["dead"] or row["redriven"] or row["retired"]]
     left.sort(key=lambda row: (-row["dead"], -row["redriven"], -row["retired"], row["queue"]))
     cells = [

@@ -1,7 +1,7 @@
 """The directory of a report, and the tables in it.
 
-It is built beside its place under a hidden name, and moved there when complete. Spark writes its tables as Parquet;
-they are read here by row, and written again as CSV for people.
+The directory is built under a hidden name beside its place, and renamed to its place when it is complete. Spark writes
+its tables as Parquet; they are read here by row, and written again as CSV for people.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ Row = dict[str, Any]
 
 
 def check_target(to: str) -> Path:
-    """Returns the place of the report, without symlinks. Raises UsageError unless it is missing, empty, or an earlier
-    report."""
+    """Returns the path of the report, without symlinks. Raises UsageError unless the path is missing, empty, or an
+    earlier report."""
     if "://" in to:
         raise UsageError(f"{to} is not a path of this machine: name a local directory for the report")
     place = Path(to).resolve()
@@ -56,8 +56,8 @@ def _is_report(place: Path) -> bool:
 
 @contextlib.contextmanager
 def building(place: Path) -> Iterator[Path]:
-    """Yields a hidden directory beside the place, which replaces the place after the block. If the block raises, the
-    place stays unchanged. Raises PipelineError if it cannot be written."""
+    """Yields a hidden directory beside `place`, which replaces `place` after the block. If the block raises, `place`
+    stays unchanged. Raises PipelineError if the directory cannot be written."""
     token = uuid.uuid4().hex[:8]
     work = place.with_name(f".{place.name}.{token}")
     old = place.with_name(f".{place.name}.{token}.old")

@@ -32,21 +32,21 @@ _END_OF_TIME = 253_402_300_800_000_000
 """The year 10000, in microseconds, where the timestamps of Spark and Python end."""
 
 WAITING = ("pushed", "released", "expired")
-"""After these events a message waits."""
+"""The kinds of events after which a message waits."""
 
 ENDS = ("dead", "redriven", "retired", "deleted")
-"""After these events a message is no longer in its queue."""
+"""The kinds of events after which a message is no longer in its queue."""
 
 
 class HistoryFiles(NamedTuple):
-    """The finished files of a history. uri: of the directory, for Spark; files: how many there are."""
+    """The finished files of a history. uri: the directory's, for Spark; files: how many there are."""
 
     uri: str
     files: int
 
 
 def find_history(spark: SparkSession, directory: str) -> HistoryFiles:
-    """Finds the history in a directory. Raises UsageError, with what to do, if there is none."""
+    """Finds the history in a directory. Raises UsageError, which says what to do, if there is none."""
     files = open_files(spark, directory)
     try:
         names = files.names("")
@@ -85,7 +85,7 @@ def read_events(spark: SparkSession, history: HistoryFiles) -> DataFrame:
         .option("ignoreMissingFiles", "true")  # --history-keep may remove the oldest meanwhile
         .json(history.uri)
     )
-    # A comparison with null is null: a line that lacks a field is no event either.
+    # A comparison with null is null: a line that lacks a field is not an event either.
     good = F.coalesce(
         F.col(_BROKEN).isNull()
         & F.col("time").between(0, _END_OF_TIME - 1)

@@ -25,7 +25,7 @@ Progress = Callable[[str], None]
 MOST_ROWS = 1000
 """The longest list of messages: a person reads it, and memory holds it."""
 _PARTITION = 64 << 20
-"""Bytes of the history that are sorted at once; about as many in memory."""
+"""Bytes of the history that are sorted at once; they take about as many bytes of memory."""
 _DEPTHS = 500
 """Points of a queue in the table of depths, at most."""
 _POINTS = 120
@@ -37,7 +37,7 @@ _SHORT = 12 * tables.HOUR
 @dataclass(frozen=True, slots=True)
 class ReportSummary:
     """The result of a report. page: the path of the HTML page; files, events, queues: how many; unreadable: lines that
-    are no events; begin, end: the first and the last event, in UTC."""
+    are not events; begin, end: the first and the last event, in UTC."""
 
     page: str
     files: int
@@ -89,7 +89,7 @@ def report(
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Turns Spark's errors into errors of the pipeline. Leaves those of the disk to `building`, which knows the
+    """Turns Spark's errors into errors of the pipeline. Leaves errors of the disk to `building`, which knows the
     place."""
     try:
         yield
@@ -102,7 +102,7 @@ def _translated() -> Iterator[None]:
 
 
 def _session(spark: SparkSession) -> SparkSession:
-    """Returns a new session of the same Spark with our own settings: those of the user's session stay as they are."""
+    """Returns a new session of the same Spark with the report's own settings: the user's session keeps its settings."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -122,7 +122,7 @@ def _lifecycles(session: SparkSession, history: HistoryFiles) -> DataFrame:
 def _compute(
     lifecycles: DataFrame, work: Path, source: str, history: HistoryFiles, *, top: int, say: Progress
 ) -> Results:
-    """Computes all that needs Spark: the tables, and the data of plots and page."""
+    """Computes everything that needs Spark: the tables, and the data of plots and page."""
     overview = _overview(lifecycles)
     if not overview["events"]:
         raise UsageError(
@@ -178,7 +178,7 @@ def _plot_bins(begin: int, end: int) -> Bins:
 
 
 def _torn_files(lifecycles: DataFrame) -> list[tuple[str, int]]:
-    """Returns the files with the most lines that are no events, three at most."""
+    """Returns the files with the most lines that are not events, three at most."""
     counted = lifecycles.where("broken").groupBy("queue").count().orderBy(F.desc("count"), "queue").limit(3)
     return [(row["queue"], row["count"]) for row in counted.collect()]
 

@@ -68,7 +68,7 @@ class Colours:
 
 @contextmanager
 def _drawing(high: float, path: Path) -> Iterator[Figure]:
-    """Yields a styled figure, and saves it after the block. A letter that the font lacks is drawn as a box."""
+    """Yields a styled figure, and saves the figure after the block. A letter that the font lacks is drawn as a box."""
     with mpl.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=(_WIDE, high), layout="constrained")
@@ -103,7 +103,7 @@ def flow(
 
 
 def _unit(a_second: float) -> tuple[int, str]:
-    """Returns seconds and name of the shortest unit in which one event happened, or the hour."""
+    """Returns seconds and name of the shortest unit in which at least one event happened, or the hour."""
     return next(((unit, word) for unit, word in _UNITS if a_second * unit >= 1), _UNITS[-1])
 
 
@@ -119,8 +119,8 @@ def depth(path: Path, bins: Bins, stack: Stack, colours: Colours) -> Path:
 
 
 def times(path: Path, bins: Bins, queues: dict[str, dict[str, list[float]]], kind: str) -> Path:
-    """Draws a panel for each queue, all with the same axes: median, range up to p95, p99 and maximum, by the time of
-    the end. kind: `waiting` or `handling`, the prefix of the columns."""
+    """Draws a panel for each queue, all with the same axes: median, range up to p95, p99 and maximum, by the time at
+    which the wait or handling ended. kind: `waiting` or `handling`, the prefix of the columns."""
     columns = 1 if len(queues) == 1 else 2
     high = math.ceil(len(queues) / columns)
     with _drawing(0.7 + 2.0 * high, path) as figure:

@@ -33,7 +33,7 @@ class Bins:
         return (micros(time) - self.start) // self.width
 
     def times(self, offset: float = 0.0) -> list[datetime]:
-        """Returns the start of each bin plus offset widths."""
+        """Returns the start of each bin, shifted by `offset` bin widths."""
         return [
             EPOCH + timedelta(microseconds=self.start + round((at + offset) * self.width)) for at in range(self.count)
         ]
@@ -89,7 +89,7 @@ def stacked(rows: Iterable[Row], bins: Bins, names: Sequence[str], column: str, 
 
 def levels(rows: Iterable[Row], bins: Bins, names: Sequence[str]) -> Stack:
     """Returns depths at the end of each bin, by queue; without a row, the depth stays. A row's time is the end of its
-    bin; the rows of a queue are in order, and the first is that of the start."""
+    bin; the rows of a queue are in order, and the first is the row of the start."""
     # Rows are as many as changes of depth, and may be many queues': only the layers are in memory.
     layers = {name: [0.0] * bins.count for name in names}
     others = [0.0] * bins.count
@@ -129,7 +129,7 @@ def totals(rows: Iterable[Row], bins: Bins, columns: Sequence[str], time: str) -
 def lines(
     rows: Iterable[Row], bins: Bins, names: Sequence[str], columns: Sequence[str], time: str
 ) -> dict[str, dict[str, list[float]]]:
-    """Returns for each of the queues the columns' numbers by bin, NaN where there is none."""
+    """Returns for each of the queues the columns' numbers by bin, NaN for a bin without a row."""
     result: dict[str, dict[str, list[float]]] = defaultdict(dict)
     for name in names:
         for column in columns:

@@ -47,7 +47,7 @@ def queues(lifecycles: DataFrame) -> DataFrame:
 
 
 def _gone() -> Column:
-    """Returns how many messages have left the queue."""
+    """Returns the column of how many messages have left the queue."""
     return functools.reduce(Column.__add__, map(F.col, ENDS))
 
 
@@ -69,7 +69,8 @@ def _grouped(lifecycles: DataFrame, *by: Column) -> DataFrame:
 
 
 def _shown() -> list[Column]:
-    """Returns for each time the number of values, percentiles and maximum, in seconds; null where there is none."""
+    """Returns the columns of each duration: number of values, percentiles and maximum, in seconds; null without
+    values."""
     found = []
     for name in TIMES:
         found.append(F.col(f"{name}_count"))
@@ -144,7 +145,7 @@ def top_received(lifecycles: DataFrame, top: int) -> DataFrame:
 
 def waited_longest(lifecycles: DataFrame, top: int, end: int) -> DataFrame:
     """Returns the `top` messages with the longest waits, each with its longest. `ended_by`: received, deleted, dead,
-    redriven, retired, or `nothing` for those that still waited at the end of the history (`end`, microseconds)."""
+    redriven, retired, or `nothing` for messages that still waited at the end of the history (`end`, microseconds)."""
     event, time = F.col("event"), F.col("time")
     still = F.col("last") & event.isin(*WAITING)
     waits = lifecycles.select(

@@ -1,4 +1,4 @@
-"""Formats numbers, durations, times and names. Anybody may have chosen a name."""
+"""Formats numbers, durations, times and names. A name may be any text, chosen by anybody."""
 
 import unicodedata
 from datetime import UTC, datetime

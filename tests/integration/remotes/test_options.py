@@ -165,6 +165,6 @@ def test_what_memcached_cannot(wire: Wire) -> None:
 
 
 def test_resuming_what_is_not_paused(wire: Wire, storage: str) -> None:
-    """Resuming a queue that is not paused changes nothing, and is no error."""
+    """Resuming a queue that is not paused changes nothing, and is not an error."""
     qid = made(wire, f"resumed-{storage}", storage)
     assert code(wire.ask(request("resume-queue", f"<qid>{qid}</qid>"))) == 0

@@ -92,7 +92,7 @@ def test_a_stop_while_the_server_is_stuck(tmp_path: Path) -> None:
 
 
 def test_something_else_listens(shared_server: ServerProcess, tmp_path: Path) -> None:
-    """The page says that the other side is no queue server."""
+    """The page says that the other side is not a queue server."""
     with web_serving(tmp_path, shared_server) as other, web_serving(tmp_path, other) as web, visitor(web) as browser:
         answer = browser.get("/")
         assert answer.status_code == 503

@@ -36,7 +36,7 @@ def place(client: Any) -> tuple[str, int]:
 @pytest.mark.parametrize("made", CLIENTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_address_forms(made: Any, form: str) -> None:
-    """A port comes with the host or beside it, or is the usual one; twice the same is no contradiction."""
+    """A port comes with the host or beside it, or is the usual one; twice the same is not a contradiction."""
     host, port = FORMS[form]
     assert place(made(form)) == (host, port or CLIENTS[made])
     assert place(made(form, port or 8)) == (host, port or 8)

@@ -257,7 +257,7 @@ def test_internal_error_names_its_log_entry() -> None:
 
 
 def test_new_and_delete_queue_with_ok_flags() -> None:
-    """A queue that is already there, or already gone, is no error when the caller says so, and the value tells."""
+    """A queue that is already there, or already gone, is not an error when the caller says so, and the value tells."""
     conflict, missing = Error(409, "conflict", "exists"), Error(404, "not-found", "no queue")
     asked, made = play(calls.new_queue("q", exist_ok=True, capacity=5), conflict, NewQueue("q"))
     assert ([request.exist_ok for request in asked], made) == ([False, True], False)  # type: ignore[attr-defined]

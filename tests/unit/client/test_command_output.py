@@ -43,7 +43,7 @@ def test_message_with_text_ends_its_line(payload: bytes, expected: bytes) -> Non
 
 @pytest.mark.parametrize("payload", [b"\xff\x00", b"\x00", b"a\x1b", b"\x89PNG\r\n", "\uffff".encode()])
 def test_message_with_bytes_is_unchanged(payload: bytes) -> None:
-    """A payload that is no text goes out byte for byte. With -v, and in qs tail, a line end follows it if it has
+    """A payload that is not text goes out byte for byte. With -v, and in qs tail, a line end follows it if it has
     none."""
     out, stream = written()
     out.message(Delivery(5, payload, "q", 2))

@@ -142,7 +142,7 @@ def test_answers_in_any_order() -> None:
 
 @pytest.mark.parametrize("other", [Ping(req="qs-99"), Ping(), Ping(req="mine")])
 def test_answer_to_no_request_is_unexpected(other: Message) -> None:
-    """An answer whose req is no request's is never taken for an answer."""
+    """An answer whose req is not a request's is never taken for an answer."""
     session = Session()
     pending, _ = ask(session, Ping())
     session.receive_data(answer_bytes(other))
@@ -301,7 +301,8 @@ def test_end_releases_what_was_sent_ahead() -> None:
 
 
 def test_end_releases_where_every_receive_counts() -> None:
-    """A delivery that the program has not seen is no try; where the storage cannot take a receive back, it is one."""
+    """A delivery that the program has not seen is not a try; where the storage cannot take a receive back, it is
+    one."""
     session = Session()
     subscription = subscribed(session)
     come(session, delivery(subscription, 1))

@@ -100,7 +100,7 @@ def test_calling_decodes_messages() -> None:
     ],
 )
 def test_calling_rejects_what_cannot_be_decoded(payload: bytes, kind: str, text: str) -> None:
-    """A message that is no JSON or XML never will be, so it is not tried again."""
+    """A message that is not JSON or XML never will be, so it is not tried again."""
     with pytest.raises(Reject, match=text):
         called_with(payload, **{kind: True})
 

@@ -62,7 +62,7 @@ SYNTAX: list[tuple[str | bytes, str]] = [
 @pytest.mark.parametrize(("body", "reason"), SYNTAX)
 @pytest.mark.parametrize("validated", [True, False])
 def test_parse_requires_one_document(tmp_path: Path, body: str | bytes, reason: str, validated: bool) -> None:
-    """With any schema, a payload that is no single XML document does not fit, and no entity is expanded."""
+    """With any schema, a payload that is not a single XML document does not fit, and no entity is expanded."""
     rules = Requirements(NUMBERS, xsd=xsd(tmp_path) if validated else None)
     assert reason in (misfit(rules, body) or "fits")
 

@@ -65,7 +65,7 @@ def test_checked_decodes_and_refuses_every_field() -> None:
 
 
 def test_checked_decodes_and_refuses_every_list() -> None:
-    """The entries of a list likewise; one name alone is no list. A list of text stays the very same."""
+    """The entries of a list likewise; one name alone is not a list. A list of text stays the very same."""
     assert {cls.op for cls, _ in LISTS} == {
         "list-queues",
         "receive-message",

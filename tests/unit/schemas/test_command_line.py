@@ -134,7 +134,7 @@ def test_nearest_of_a_misspelt_word(word: str) -> None:
 
 
 def test_error_of_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
-    """A value that is no choice is answered with all choices and the nearest of them."""
+    """A value that is not a choice is answered with all choices and the nearest of them."""
     said = refusal(qs, "ls q --state redy", capsys)
     assert "'in-flight'" in said
     assert said.endswith("; did you mean ready?")

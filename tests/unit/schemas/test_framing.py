@@ -131,7 +131,7 @@ def test_next_document_of_whole_documents(document: bytes) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
 def test_next_document_skips_a_bom(size: int) -> None:
-    """A UTF-8 BOM before a document is taken, also in pieces, and is no part of it."""
+    """A UTF-8 BOM before a document is taken, also in pieces, and is not part of it."""
     assert documents(b"\xef\xbb\xbf" + PING + b"\r\n\xef\xbb\xbf" + PING, size) == [PING, PING]
 
 

@@ -173,7 +173,7 @@ def test_parse_refuses_parts_of_answers_in_requests(name: str) -> None:
 @pytest.mark.parametrize("count", [1, 500])
 def test_parse_takes_entries_of_an_answer_sent_back(op: str, count: int) -> None:
     """A request whose queues have the figures of `queue-stats`, as in the answer that they were taken from, is read as
-    if they had none. What is no figure is refused."""
+    if they had none. What is not a figure is refused."""
     queue = "<queue new='3' ready='4' in-flight='0' oldest='1.5' storage='journal' paused='no'>a</queue>"
     peer = Peer(serving=True)
     peer.receive_data(qs(f"<queues>{queue * count}</queues>", op=op))
@@ -250,7 +250,8 @@ def test_parse_finds_errors_before_a_warning(document: bytes) -> None:
 
 
 def test_parse_passes_over_warnings() -> None:
-    """A document of which libxml2 merely warns is taken: a namespace that is no absolute URI, a value of xml:space."""
+    """A document of which libxml2 merely warns is taken: a namespace that is not an absolute URI, a value of
+    xml:space."""
     document = qs("<payload><y xmlns='a' xml:space='z'/></payload><qid>a</qid>", op="push-message")
     assert parse(document) == PushMessage("a", b'<y xmlns="a" xml:space="z"/>', req="r1")
 

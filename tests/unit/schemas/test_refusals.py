@@ -58,7 +58,7 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("document", "says"), [row[1:] for row in MALFORMED], ids=[row[0] for row in MALFORMED])
 def test_parse_refuses_malformed_documents(document: bytes, says: str) -> None:
-    """A document that is no well-formed XML in UTF-8 is 400 with the reason, and ends the stream."""
+    """A document that is not well-formed XML in UTF-8 is 400 with the reason, and ends the stream."""
     found = fault(document)
     assert (found.error.code, found.error.kind, found.error.closes) == (400, "bad-request", True)
     assert found.text.startswith("not well-formed: ")

@@ -195,7 +195,7 @@ async def test_pipelined_requests_with_waits_stay_in_order(running: Serving, aut
 
 
 async def test_pipelined_fault_is_answered_in_its_place(running: Serving, autojump_clock: Clock) -> None:
-    """A document that breaks a bound is answered in its place; behind what is no XML nothing is done, and the
+    """A document that breaks a bound is answered in its place; behind what is not XML nothing is done, and the
     connection is closed."""
     client = running.connect()
     await client.send(

@@ -20,7 +20,7 @@ def test_flags_for_seconds_are_bounded(read: object, flag: str, capsys: pytest.C
 
 @pytest.mark.parametrize("address", ["[::1", "http://x:9", "host:", ":1", "host:70000", "[host]:1"])
 def test_flag_memcached_refuses_wrong_addresses(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Text that is no host and port is a wrong flag."""
+    """Text that is not a host and port is a wrong flag."""
     with pytest.raises(SystemExit):
         server_options(["--memcached", f"127.0.0.1:1,{address}"])
     assert "is no HOST[:PORT]" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def test_bounds_of_buckets_are_in_order() -> None:
 
 
 def test_answered_counts_requests_of_one_call() -> None:
-    """Each counts by its operation and the code of its answer; what is no request has no duration."""
+    """Each counts by its operation and the code of its answer; what is not a request has no duration."""
     counts = RequestCounts()
     fault = Fault(errors.BAD_REQUEST, "no")
     asked = [Ping(), PushMessage("q", b"x"), PushMessage("q", b"x"), fault, Error()]

@@ -178,7 +178,7 @@ def test_a_damaged_file_is_replaced(machine: SteppedMachine, caplog: pytest.LogC
 
 
 def test_a_file_of_zeros_is_new(machine: SteppedMachine, caplog: pytest.LogCaptureFixture) -> None:
-    """A file of zeros, which a power loss may leave of a new one, is no damage."""
+    """A file of zeros, which a power loss may leave of a new one, is not damage."""
     (Path(machine.root) / NAME).write_bytes(bytes(160))
     assert machine.start().now() == EPOCH
     assert told(caplog) == []
@@ -208,7 +208,7 @@ def test_one_wrong_bit_moves_no_time(machine: SteppedMachine, bit: int) -> None:
 
 @pytest.mark.parametrize("step", [HOUR, -HOUR])
 def test_a_pretended_time(machine: SteppedMachine, step: int) -> None:
-    """A start under a program that pretends another time, and also sets the clock since boot to it, is no start 50
+    """A start under a program that pretends another time, and also sets the clock since boot to it, is not a start 50
     years later; neither is the next one without that program."""
     machine.start().close()
     since_boot = machine.steady.now

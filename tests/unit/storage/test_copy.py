@@ -266,7 +266,7 @@ def test_queues_with_other_units(tmp_path: Path) -> None:
 def test_the_directory_of_a_target_is_gone(
     tmp_path: Path, watched: bool, replaced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A target that another program has removed is no queue, also where nobody reports that, and the others get
+    """A target that another program has removed is not a queue, also where nobody reports that, and the others get
     nothing; one that it has made anew in its place is taken up by the next copy."""
 
     def refuse(self: Inotify) -> None:

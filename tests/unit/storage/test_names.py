@@ -54,7 +54,7 @@ def test_only_canonical_directories(directory: str) -> None:
 
 @pytest.mark.parametrize("directory", ["%2e", "%41", "..", ".x", "", "ü", "%FF", "a b", "%", "%2", "x\udcff", "a~"])
 def test_directories_of_nobody(directory: str) -> None:
-    """A directory that no name would get, or that is no text, holds no queue."""
+    """A directory that no name would get, or that is not text, holds no queue."""
     assert qid_of(directory) is None
 
 
@@ -95,7 +95,7 @@ def test_message(name: bytes, parsed: tuple[int, int]) -> None:
      b"1" * 19, b"1." + b"1" * 19, "\u0661".encode(), b".queue.toml"],
 )  # fmt: skip
 def test_no_message(name: bytes) -> None:
-    """A name that would be written otherwise than it was read is no message."""
+    """A name that would be written otherwise than it was read is not a message."""
     assert parse_message(name) is None
 
 

@@ -136,5 +136,5 @@ def test_an_engine_that_cannot_be_opened(
 
 
 def test_no_such_engine(tmp_path: Path) -> None:
-    """A name that no entry point has is no engine."""
+    """A name that no entry point has is not an engine."""
     assert open_engine("tape", str(tmp_path), wall_clock, {}) is None

@@ -70,7 +70,7 @@ def test_bad_prefix(tmp_path: Path, prefix: str) -> None:
 
 @pytest.mark.parametrize("endpoint", ["localhost:9324", "ftp://a", "http://", "http://a:b", "http://[::1", ""])
 def test_bad_endpoint(tmp_path: Path, endpoint: str) -> None:
-    """An endpoint that is no URL is refused."""
+    """An endpoint that is not a URL is refused."""
     with pytest.raises(StorageError, match="the endpoint of SQS is a URL like"):
         sqs_engine(tmp_path, endpoint)
 

@@ -297,7 +297,7 @@ def test_unreadable_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_queue_made(bench: Bench, tmp_path: Path) -> None:
-    """A directory that somebody makes is a queue at once, whatever its name; one that is no queue's is none."""
+    """A directory that somebody makes is a queue at once, whatever its name; one that is not a queue's is none."""
     for name in ("new", "q.new", "%2E", "not%41", ".hidden"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").touch()

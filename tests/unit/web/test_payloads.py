@@ -35,7 +35,7 @@ def test_indent_json_keeps_the_meaning(value: object) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', "[" * 300 + "]" * 300, "[" * 100_000, '"', "{]", "nul"])
 def test_indent_json_returns_none_for_other_text(text: str) -> None:
-    """Text that is no JSON, or too deep, is not indented."""
+    """Text that is not JSON, or too deep, is not indented."""
     assert indent_json(text) is None
 
 
@@ -59,7 +59,7 @@ def test_indent_json_keeps_numbers_and_repeated_members(text: str) -> None:
     (b"<?xml-stylesheet href='x'?><a><b/></a>", "<?xml-stylesheet href='x'?><a>\n  <b/>\n</a>"),
 ])  # fmt: skip
 def test_indent_xml_changes_no_text(payload: bytes, shown: str | None) -> None:
-    """XML is indented where that changes no text. What is no XML, or asks for a document type, is left alone."""
+    """XML is indented where that changes no text. What is not XML, or asks for a document type, is left alone."""
     found = indent_xml(payload, 1000)
     assert found is None if shown is None else found is not None and found.replace("\n<a", "<a") == shown
 

@@ -126,14 +126,14 @@ def test_push_names_peer_of_each_client(scene: Scene) -> None:
 
 
 def test_push_of_nothing_is_no_event(scene: Scene) -> None:
-    """A push of nothing is no event."""
+    """A push of nothing is not an event."""
     scene.engine.queue("q").push([])
     scene.engine.commit()
     assert not scene.recorder.take()
 
 
 def test_push_refused_for_capacity_is_no_event(scene: Scene) -> None:
-    """A push for which there is no room is no event."""
+    """A push for which there is no room is not an event."""
     scene.queue("small", capacity=1)
     with pytest.raises(QueueFullError):
         scene.engine.queue("small").push([Draft(b"1"), Draft(b"2")])
@@ -164,7 +164,7 @@ def test_window_end_is_event_without_peer(scene: Scene) -> None:
 
 
 def test_delay_end_is_no_event(scene: Scene) -> None:
-    """The end of a delay is no event: neither of a push's nor of a release's."""
+    """The end of a delay is not an event: neither of a push's nor of a release's."""
     [first] = scene.push(b"x", delay=SECOND)
     [second] = scene.push(b"y")
     scene.receive()
@@ -182,7 +182,7 @@ def test_delay_end_is_no_event(scene: Scene) -> None:
 
 
 def test_release_of_ready_message_is_no_event(scene: Scene) -> None:
-    """The release of a visible message is no event; that of a delayed one is."""
+    """The release of a visible message is not an event; that of a delayed one is."""
     [mid] = scene.push(b"x")
     [late] = scene.push(b"y", delay=SECOND)
     scene.recorder.take()
@@ -218,7 +218,7 @@ def test_delivery_is_received_event(scene: Scene) -> None:
 
 
 def test_refused_request_is_no_event(scene: Scene) -> None:
-    """A refused request is no event: a stale receipt, a missing message, a window that is over."""
+    """A refused request is not an event: a stale receipt, a missing message, a window that is over."""
     [mid] = scene.push(b"x")
     scene.receive()
     scene.recorder.take()
@@ -282,7 +282,7 @@ def test_reject_is_dead_and_pushed_events(scene: Scene) -> None:
 
 
 def test_window_end_with_backoff_is_one_event(scene: Scene) -> None:
-    """The window has expired when the back-off begins; its end is no event, as that of a delay is none."""
+    """The window has expired when the back-off begins; its end is not an event, as that of a delay is none."""
     if Feature.BACKOFF in scene.engine.cannot:
         pytest.skip("this engine has no back-off")
     scene.queue("slow", backoff=WINDOW)
@@ -373,7 +373,7 @@ def test_two_servers_on_one_root_note_each_event_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("operation", ["rename", "unlink", "setxattr"])
 def test_operation_that_fails_is_no_event(tmp_path: Path, operation: str) -> None:
-    """An operation that fails on the disk is no event; repeated, it is one."""
+    """An operation that fails on the disk is not an event; repeated, it is one."""
     disk = FaultyDisk()
     scene = Scene(files_engine(Durability.NONE, always(disk))(tmp_path))
     [mid] = scene.push(b"x")
@@ -395,7 +395,7 @@ def test_operation_that_fails_is_no_event(tmp_path: Path, operation: str) -> Non
 
 
 def test_push_that_fails_in_commit_is_no_event(tmp_path: Path) -> None:
-    """A push that fails when it is made visible, after it was answered, is no event, and those beside it are."""
+    """A push that fails when it is made visible, after it was answered, is not an event, and those beside it are."""
     disk = FaultyDisk()
     scene = Scene(files_engine(Durability.NONE, always(disk))(tmp_path))
     scene.engine.queue("q").push([Draft(b"1")])

@@ -188,7 +188,7 @@ def test_lock_that_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [simple, queue])
 def test_errors_of_a_directory_that_may_not_be_read(tmp_path: Path, make: Callable[..., Any]) -> None:
-    """Only that something is missing is no error for what reads the queue."""
+    """Only that something is missing is not an error for what reads the queue."""
     q = make(tmp_path, sync=False)
     directory = f"{q.path}/00000000"
     Path(directory).touch()

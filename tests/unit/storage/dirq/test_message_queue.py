@@ -203,7 +203,7 @@ def test_copy_of_another(engine: DirectoriesEngine) -> None:
         engine.copy("a", mid, ["b"])
 
 
-# -- what is no message, or left behind
+# -- what is not a message, or left behind
 
 
 def test_what_is_no_message(engine: DirectoriesEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -304,7 +304,7 @@ def test_held_by_one_that_was_killed(tmp_path: Path, storage: str) -> None:
 
 
 def test_queues_of_other_engines(engine: DirectoriesEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A directory whose storage another engine keeps is no queue here, silently, and its name is taken."""
+    """A directory whose storage another engine keeps is not a queue here, silently, and its name is taken."""
     for name, storage in (("a", "sqs"), ("b", "memcached")):
         (tmp_path / name).mkdir()
         (tmp_path / name / ".queue.toml").write_text(f'storage = "{storage}"\n')

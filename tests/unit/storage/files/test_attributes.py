@@ -92,7 +92,7 @@ def test_reason_of_another_program(tmp_path: Path, kind: str, store: AttributeSt
 
 
 def test_message_gone(tmp_path: Path, kind: str) -> None:
-    """Reading and writing those of a file that is gone is no error."""
+    """Reading and writing those of a file that is gone is not an error."""
     store = STORES[kind](tmp_path, Disk())
     assert store.read(str(tmp_path / "6"), 6) == Attributes()
     if kind != "sidecar":
@@ -129,7 +129,7 @@ def test_other_errors(tmp_path: Path, store: AttributeStore, disk: FaultyDisk) -
 
 @pytest.mark.parametrize("value", [b"", b"-1", b"x", b"9" * 5000, "\u0663".encode()])
 def test_nonsense(tmp_path: Path, kind: str, store: AttributeStore, value: bytes) -> None:
-    """A count that is no number is none."""
+    """A count that is not a number is none."""
     path = str(tmp_path / "5")
     if kind != "sidecar":
         if len(value) > 1000:
@@ -177,7 +177,7 @@ def test_file_systems_that_do_not_list(tmp_path: Path, names: list[str] | None) 
 
 
 def test_choice_by_two_at_once(tmp_path: Path) -> None:
-    """Another process that chooses at the same moment, and cleans up first, is no error."""
+    """Another process that chooses at the same moment, and cleans up first, is not an error."""
 
     class Raced(Disk):
         def removexattr(self, path: str, name: str) -> None:  # type: ignore[override]

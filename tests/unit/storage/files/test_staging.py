@@ -97,7 +97,7 @@ def test_batch_of_a_living_publisher(tmp_path: Path) -> None:
     "note", [b"", b"5.new 5", b"5.new ../5\nend", b"5.new\nend", b"../q/5.new 5\nend", b"\xff\nend"]
 )
 def test_batch_of_nonsense(tmp_path: Path, note: bytes) -> None:
-    """A note that is not whole, or names what is no message, moves nothing, and goes."""
+    """A note that is not whole, or names what is not a message, moves nothing, and goes."""
     queue = tmp_path / "q"
     queue.mkdir()
     (queue / "5.new").touch()

@@ -244,7 +244,7 @@ def test_trouble_with_a_directory_is_said_once(place: IngestCase, caplog: pytest
 def test_what_was_taken_is_known_after_compaction_and_a_checkpoint(
     place: IngestCase, monkeypatch: pytest.MonkeyPatch, checkpoint: bool
 ) -> None:
-    """A file that could not be removed yet is no second message, though the segment of its record has gone."""
+    """A file that could not be removed yet is not a second message, though the segment of its record has gone."""
     monkeypatch.setattr("qs_storage.journal.log.pool.LARGEST_SEGMENT", 1 << 16)
     place.settle()
     place.put(1, b"one")
