@@ -89,7 +89,7 @@ def test_too_much_for_one_answer(claiming: Bench) -> None:
 
 
 def test_bounds(claiming: Bench) -> None:
-    """max, max_bytes (but for the first message) and upto, each and together."""
+    """A claim respects max, max_bytes (except for its first message) and upto, each alone and all together."""
     claiming.queue()
     mids = claiming.push(*[b"12345"] * 8)
     assert claim(claiming.engine, 1, upto=mids[0] - 1).count == 0

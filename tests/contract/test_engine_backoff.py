@@ -183,7 +183,8 @@ def test_messages_that_get_too_old(slow: Bench) -> None:
 
 
 def test_options_that_change(slow: Bench) -> None:
-    """They are kept over a start, and apply to what is released later; what is held up stays so, also over a start."""
+    """Changed back-off options survive a start and apply to later releases. A message that waits keeps its time, also
+    over a start."""
     bench = slow
     a, b = bench.push(b"a", b"b")
     receive(bench)

@@ -198,7 +198,7 @@ def test_a_dead_letter_queue_that_was_removed(dying: Bench) -> None:
 
 
 def test_a_dead_letter_queue_of_another_storage(dying: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """Is refused; one that is made so later takes nothing."""
+    """A dead-letter queue of another storage is refused. One that is made so later gets no messages."""
     bench = dying
     bench.queue("elsewhere", storage="null")
     with pytest.raises(UnsupportedError, match="'null'"):
@@ -224,7 +224,7 @@ def test_other_options_beside_a_dead_letter_queue_of_another_storage(dying: Benc
 
 
 def test_cycles(dying: Bench) -> None:
-    """Are refused, of one, two and three queues; nothing has changed."""
+    """Cycles of one, two and three dead-letter queues are refused, and change nothing."""
     bench = dying
     for make in (
         lambda: configure(bench, "q", dead_letter="q"),
@@ -242,7 +242,8 @@ def test_cycles(dying: Bench) -> None:
 
 
 def test_a_copy_of_a_dead_letter(dying: Bench) -> None:
-    """Is a message like any other; the dead letter stays one, though the two share their bytes."""
+    """A copy of a dead letter is a message like any other. The dead letter stays one, though the two share their
+    bytes."""
     bench = dying
     bench.queue("copies")
     bench.push(b"x")

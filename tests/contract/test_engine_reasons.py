@@ -100,7 +100,8 @@ def test_a_window_that_ends_keeps_the_reason(giving: Bench) -> None:
 
 @pytest.mark.parametrize("state", ["ready", "in-flight", "delayed"])
 def test_a_rejected_message_is_a_dead_letter(giving: Bench, state: str) -> None:
-    """It moves at once, whatever its state and count, and says why; the counts say so, also after a start."""
+    """A rejected message moves at once, in any state and with any count, with its reason; the figures count it, also
+    after a start."""
     bench = giving
     delay = WINDOW if state == "delayed" else 0
     [mid] = bench.push(b"poison", delay=delay)
@@ -126,7 +127,7 @@ def test_a_rejected_message_is_a_dead_letter(giving: Bench, state: str) -> None:
 
 
 def test_a_rejection_without_a_reason(giving: Bench) -> None:
-    """It keeps the reason that the message had."""
+    """A rejection without a reason keeps the message's earlier reason."""
     bench = giving
     [mid] = bench.push(b"x")
     give_back(bench, "earlier")
@@ -163,7 +164,8 @@ def test_what_cannot_be_rejected(giving: Bench) -> None:
 
 
 def test_a_dead_letter_that_is_rejected(giving: Bench) -> None:
-    """It goes on to the queue that its own names, and says when it was pushed first."""
+    """A rejected dead letter goes on to the dead-letter queue of its own queue, and keeps the time of its first
+    push."""
     bench = giving
     bench.queue("dead", dead_letter="last", max_receives=9)
     [mid] = bench.push(b"x")

@@ -181,7 +181,7 @@ def test_extend_not_in_flight(bench: Bench, state: str) -> None:
 
 
 def test_missing_message(any_bench: Bench) -> None:
-    """Nothing can be done to a message that is not there."""
+    """A message that does not exist cannot be deleted, released or extended."""
     any_bench.queue()
     engine = any_bench.engine
     for receipt in (Receipt(5), Receipt(5, 1)):

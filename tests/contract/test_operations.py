@@ -25,7 +25,7 @@ SECOND = 1_000_000
 
 
 async def test_list_queues(client: Client, autojump_clock: Clock) -> None:
-    """list-queues: every queue, sorted by name."""
+    """`list-queues` answers with every queue, sorted by name."""
     await client.ask(new_queue("b&amp;b"), new_queue("B"), new_queue("\N{LATIN SMALL LETTER E WITH ACUTE}"))
     names = ["B", "b&amp;b", "q", "\N{LATIN SMALL LETTER E WITH ACUTE}"]
     listed = "".join(f"<queue>{name}</queue>" for name in names)
@@ -33,13 +33,13 @@ async def test_list_queues(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_list_queues_when_there_is_none(client: Client, autojump_clock: Clock) -> None:
-    """list-queues without a queue: an empty list."""
+    """`list-queues` answers with an empty list when there is no queue."""
     await client.ask(request("delete-queue", "<qid>q</qid>"))
     await exactly(client, request("list-queues"), "list-queues", "<queues></queues>")
 
 
 async def test_new_queue(client: Client, autojump_clock: Clock) -> None:
-    """new-queue: answers with the name; 409 `conflict`, in bucker's words, when it exists."""
+    """`new-queue` answers with the name; 409 `conflict`, in bucker's words, when the queue exists."""
     await exactly(client, new_queue("fresh"), "new-queue", "<qid>fresh</qid>")
     line = await client.ask(new_queue("fresh"))
     expected = '<error code="409" type="conflict">\'fresh\' is already an existing queue</error></qs>\r\n'
@@ -47,7 +47,7 @@ async def test_new_queue(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_options_that_are_there(client: Client, autojump_clock: Clock) -> None:
-    """new-queue with visibility and capacity: the window that a receive gets, and how many messages fit."""
+    """`new-queue` with visibility and capacity sets the window of a receive, and how many messages fit."""
     await client.ask(new_queue("small", '<options storage="files" visibility="2.5" capacity="2"/>'))
     await client.ask(push("small", "1"), push("small", "2"))
     line = await client.ask(push("small", "3"))
@@ -61,7 +61,8 @@ async def test_options_that_are_there(client: Client, autojump_clock: Clock) -> 
     ['retention="60" storage="null"', 'dead-letter="q" max-receives="3" storage="dirq"', 'storage="punchcards"'],
 )
 async def test_options_that_are_not(client: Client, autojump_clock: Clock, option: str) -> None:
-    """new-queue with an option that cannot be honoured: 501 that names it, and nothing is created."""
+    """`new-queue` with an option that the storage lacks is answered with 501, which names the option, and creates
+    nothing."""
     line = await client.ask(new_queue("fancy", f"<options {option}/>"))
     assert (code(line), 'type="not-implemented"' in line) == (501, True)
     assert option.partition("=")[0] in text(line)
@@ -69,7 +70,8 @@ async def test_options_that_are_not(client: Client, autojump_clock: Clock, optio
 
 
 async def test_delete_queue_refuses_queue_with_messages(client: Client, autojump_clock: Clock) -> None:
-    """delete-queue: 409 `not-empty` while there are messages, in flight too; 404 when there is no such queue."""
+    """`delete-queue` is answered with 409 `not-empty` while there are messages, in flight too; with 404 for a missing
+    queue."""
     await client.ask(push("q", "x"))
     for _ in range(2):
         line = await client.ask(request("delete-queue", "<qid>q</qid>"))
@@ -83,21 +85,21 @@ async def test_delete_queue_refuses_queue_with_messages(client: Client, autojump
 
 @pytest.mark.parametrize(("force", "expected"), [("yes", 0), ("no", 409), ("YES", 409), ("1", 409), ("", 409)])
 async def test_force(client: Client, autojump_clock: Clock, force: str, expected: int) -> None:
-    """delete-queue with force="yes", and only that, deletes what is not empty: anything else means no."""
+    """`delete-queue` deletes a queue with messages only with force="yes": any other value means no."""
     await client.ask(push("q", "x"))
     assert code(await client.ask(request("delete-queue", "<qid>q</qid>", force=force))) == expected
     assert ("<queue>q</queue>" in await client.ask(request("list-queues"))) is (expected != 0)
 
 
 async def test_push_message(client: Client, autojump_clock: Clock) -> None:
-    """push-message: the id, microseconds since the Epoch, each greater than the one before."""
+    """`push-message` answers with the id, microseconds since the Epoch, each greater than the one before."""
     now = EPOCH + round(trio.current_time() * SECOND)
     await exactly(client, push("q", "a"), "push-message", f"<qid>q</qid><mid>{now}</mid>")
     await exactly(client, push("q", "b"), "push-message", f"<qid>q</qid><mid>{now + 1}</mid>")
 
 
 async def test_push_message_list(client: Client, autojump_clock: Clock) -> None:
-    """push-message, list form: the ids in order; the messages too, each with its own delay."""
+    """`push-message` with a list answers with the ids in order, and stores each message with its own delay."""
     body = '<message><payload>1</payload></message><message delay="5"><payload>2</payload></message>'
     now = EPOCH + round(trio.current_time() * SECOND)
     await exactly(
@@ -109,7 +111,7 @@ async def test_push_message_list(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_a_list_is_all_or_nothing(client: Client, autojump_clock: Clock) -> None:
-    """push-message, list form, of which one does not fit: none of it is stored."""
+    """`push-message`, list form, of which one does not fit: none of it is stored."""
     await client.ask(new_queue("small", '<options capacity="3"/>'), push("small", "0"))
     assert code(await client.ask(push_list("small", "1", "2", "3"))) == 507
     assert len(mids(await client.ask(push_list("small", "1", "2")))) == 2
@@ -121,7 +123,7 @@ async def test_a_list_is_all_or_nothing(client: Client, autojump_clock: Clock) -
     request("push-message", '<qid>q</qid><messages><message key="k"><payload>x</payload></message></messages>'),
 ])  # fmt: skip
 async def test_keys_are_not_there_yet(client: Client, autojump_clock: Clock, document: str) -> None:
-    """push-message with a key: 501, and nothing is stored, rather than a promise that is not kept."""
+    """`push-message` with a key is answered with 501 by a storage without keys, and stores nothing."""
     assert code(await client.ask(document)) == 501
     assert mids(await client.ask(request("list-messages", "<qid>q</qid>"))) == []
 
@@ -145,7 +147,7 @@ async def test_payloads(client: Client, autojump_clock: Clock, sent: str, answer
 
 
 async def test_list_messages(client: Client, autojump_clock: Clock) -> None:
-    """list-messages: by default what was never retrieved, oldest first; by state; a page at a time."""
+    """`list-messages` lists new messages by default, oldest first; or those in a state; a page at a time."""
     pushed = mids(await client.ask(push_list("q", *"abcd")))
     delayed = mids(await client.ask(push("q", "e", delay=9)))
     await client.ask(receive("q", max=2))
@@ -163,7 +165,7 @@ async def test_list_messages(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_early_clients_get_m(client: Client, autojump_clock: Clock) -> None:
-    """list-messages whose request carries an `m` element is answered with one, also when it is empty."""
+    """`list-messages` whose request carries an `m` element is answered with one, also when it is empty."""
     early = request("list-messages", "<qid>q</qid><m/>")
     await exactly(client, early, "list-messages", "<qid>q</qid><m></m>")
     mid = mids(await client.ask(push("q", "x")))[0]
@@ -171,7 +173,7 @@ async def test_early_clients_get_m(client: Client, autojump_clock: Clock) -> Non
 
 
 async def test_a_list_has_a_thousand_ids(client: Client, autojump_clock: Clock) -> None:
-    """list-messages gives at most 1000 ids, asked for more or not; `after` gets the rest."""
+    """`list-messages` gives at most 1000 ids, asked for more or not; `after` gets the rest."""
     pushed = mids(await client.ask(push_list("q", *["x"] * 1000))) + mids(await client.ask(push("q", "y")))
     assert mids(await client.ask(request("list-messages", "<qid>q</qid>"))) == pushed[:1000]
     assert mids(await client.ask(request("list-messages", "<qid>q</qid>", max=5000))) == pushed[:1000]
@@ -179,7 +181,7 @@ async def test_a_list_has_a_thousand_ids(client: Client, autojump_clock: Clock) 
 
 
 async def test_get_message(client: Client, autojump_clock: Clock) -> None:
-    """get-message: peeked, it changes nothing; not peeked, it is received, for 30 s unless asked otherwise; inside
+    """`get-message`: peeked, it changes nothing; not peeked, it is received, for 30 s unless asked otherwise; inside
     that window no payload."""
     mid = mids(await client.ask(push("q", "x")))[0]
     this = f"<qid>q</qid><mid>{mid}</mid>"
@@ -206,7 +208,7 @@ async def test_get_message(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_get_message_that_is_delayed(client: Client, autojump_clock: Clock) -> None:
-    """get-message of what is delayed: its status, when it becomes visible, no payload."""
+    """`get-message` of what is delayed: its status, when it becomes visible, no payload."""
     mid = mids(await client.ask(push("q", "x", delay=5)))[0]
     line = await client.ask(request("get-message", f"<qid>q</qid><mid>{mid}</mid>"))
     assert f'<mid status="delayed" receives="0" pushed-at="{mid}" visible-at="{mid + 5 * SECOND}">' in line
@@ -214,7 +216,8 @@ async def test_get_message_that_is_delayed(client: Client, autojump_clock: Clock
 
 
 async def test_list_form_of_get_message(client: Client, autojump_clock: Clock) -> None:
-    """get-message with a list peeks: payloads whatever the status, in the order asked, without those that are gone."""
+    """`get-message` with a list peeks: it answers with payloads whatever the status, in the given order, without
+    missing messages."""
     ready, held, later = mids(await client.ask(push_list("q", "a", "b", "c")))
     await client.ask(
         delete("q", ready), push("q", "d", delay=5), request("get-message", f"<qid>q</qid><mid>{held}</mid>")
@@ -260,14 +263,14 @@ async def test_white_space_around_names_and_ids(client: Client, autojump_clock: 
 
 
 async def test_purge_queue(client: Client, autojump_clock: Clock) -> None:
-    """purge-queue: how many were removed, those in flight and delayed too."""
+    """`purge-queue` answers with the number of removed messages, including those in flight and delayed."""
     await client.ask(push_list("q", *"abc"), receive("q"), push("q", "d", delay=9))
     await exactly(client, request("purge-queue", "<qid>q</qid>"), "purge-queue", "<qid>q</qid><count>4</count>")
     await exactly(client, request("purge-queue", "<qid>q</qid>"), "purge-queue", "<qid>q</qid><count>0</count>")
 
 
 async def test_queue_stats(client: Client, autojump_clock: Clock) -> None:
-    """queue-stats: the figures of one queue, or of all, sorted."""
+    """`queue-stats` answers with the figures of one queue, or of all, sorted."""
     await client.ask(new_queue("a"))
     first = mids(await client.ask(push_list("q", "1", "22", "333")))[0]
     await client.ask(push("q", "4444", delay=60), receive("q", max=2, visibility=1))

@@ -6,7 +6,8 @@ from support.servers.memory import Client, Clock, FillableDisk
 
 
 async def test_uncounted_release_is_501_where_unsupported(client: Client, autojump_clock: Clock) -> None:
-    """release-message with count="no" on a queue that cannot do it: 501, and the message stays in flight."""
+    """`release-message` with count="no" is answered with 501 by a storage without that, and the message stays in
+    flight."""
     await client.ask(request("new-queue", '<qid>elements</qid><options storage="dirq-simple"/>'))
     await client.ask(push("elements", "x"))
     [mid] = mids(await client.ask(receive("elements")))

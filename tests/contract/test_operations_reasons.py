@@ -161,7 +161,8 @@ async def test_back_off(running: Serving, autojump_clock: Clock) -> None:
 
 
 async def test_reason_options_are_shown_and_checked(running: Serving, autojump_clock: Clock) -> None:
-    """get-queue shows them, set-queue changes and removes them, and what makes no sense is 400 and changes nothing."""
+    """`get-queue` shows them, set-queue changes and removes them, and what makes no sense is 400 and changes
+    nothing."""
     client = running.connect()
     shown = await client.ask(request("get-queue", "<qid>slow</qid>"))
     assert ' backoff="10" backoff-max="15"' in shown

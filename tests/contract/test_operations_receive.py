@@ -28,7 +28,7 @@ SECOND = 1_000_000
 
 
 async def test_receive_message(client: Client, autojump_clock: Clock) -> None:
-    """receive-message: the oldest first, one unless asked for more, each with its queue, id and lease."""
+    """`receive-message` takes the oldest messages first, one without max, each with its queue, id and lease."""
     first, second, third = mids(await client.ask(push_list("q", *"abc")))
     now = EPOCH + round(trio.current_time() * SECOND)
 
@@ -44,7 +44,7 @@ async def test_receive_message(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_receive_message_of_several_queues(client: Client, autojump_clock: Clock) -> None:
-    """receive-message over several queues: ordered by id over all of them."""
+    """`receive-message` over several queues orders the messages by id over all of them."""
     await client.ask(new_queue("other"))
     await client.ask(push("q", "1"))
     await trio.sleep(1)
@@ -57,7 +57,7 @@ async def test_receive_message_of_several_queues(client: Client, autojump_clock:
 
 
 async def test_delete_message(client: Client, autojump_clock: Clock) -> None:
-    """delete-message: answers with the id, in whatever state the message is; 404 when there is none."""
+    """`delete-message` deletes a message in any state and answers with the id; 404 for a missing one."""
     ready, flying, delayed = [
         *mids(await client.ask(push_list("q", "a", "b"))), *mids(await client.ask(push("q", "c", delay=9)))
     ]  # fmt: skip
@@ -69,7 +69,8 @@ async def test_delete_message(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_delete_message_with_receives(client: Client, autojump_clock: Clock) -> None:
-    """delete-message with mid/@receives: 409 `stale` once it has been received again, and then nothing is deleted."""
+    """`delete-message` with mid/@receives is answered with 409 `stale` once the message has been received again, and
+    deletes nothing."""
     mid = mids(await client.ask(push("q", "x")))[0]
     await client.ask(receive("q", visibility=1))
     await trio.sleep(1.1)
@@ -83,7 +84,8 @@ async def test_delete_message_with_receives(client: Client, autojump_clock: Cloc
 
 
 async def test_delete_message_list(client: Client, autojump_clock: Clock) -> None:
-    """delete-message, list form: those that were deleted; what is gone, stale or named twice is passed over."""
+    """`delete-message` with a list answers with the deleted ids, and skips ids that are missing, stale or named
+    twice."""
     a, b, c = mids(await client.ask(push_list("q", *"abc")))
     await client.ask(receive("q", max=3))
     ids = f'<mid>{a}</mid><mid>1</mid><mid receives="7">{b}</mid><mid receives="1">{c}</mid><mid>{a}</mid>'
@@ -98,8 +100,8 @@ async def test_delete_message_list(client: Client, autojump_clock: Clock) -> Non
 
 
 async def test_release_message(client: Client, autojump_clock: Clock) -> None:
-    """release-message: visible again now, or after a delay, when the answer says until when; 409 `stale` when nobody
-    holds it."""
+    """`release-message` makes a message visible now, or after a delay, whose end it answers; 409 `stale` for a message
+    that is not in flight."""
     mid = mids(await client.ask(push("q", "x")))[0]
     this = f"<qid>q</qid><mid>{mid}</mid>"
     await client.ask(receive("q"))
@@ -118,7 +120,8 @@ async def test_release_message(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_extend_message(client: Client, autojump_clock: Clock) -> None:
-    """extend-message: the window ends so long from now, the queue's own unless asked; 409 when it is not in flight."""
+    """`extend-message` ends the window that many seconds from now, without a time the queue's own; 409 for a message
+    that is not in flight."""
     mid = mids(await client.ask(push("q", "x")))[0]
     this = f"<qid>q</qid><mid>{mid}</mid>"
     line = await client.ask(request("extend-message", this))
@@ -136,7 +139,8 @@ async def test_extend_message(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_copy_message(client: Client, autojump_clock: Clock) -> None:
-    """copy-message: the id; afterwards each of the queues has the message, once, however often it is copied."""
+    """`copy-message` answers with the id. Afterwards each of the queues has the message once, however often it is
+    copied."""
     await client.ask(new_queue("r"), new_queue("s"))
     [mid] = mids(await client.ask(push("q", "x")))
     for _ in range(2):
@@ -149,7 +153,7 @@ async def test_copy_message(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_copy_message_list(client: Client, autojump_clock: Clock) -> None:
-    """copy-message, list form: copies the messages that exist, and wakes receives that wait for the target."""
+    """`copy-message` with a list copies the messages that exist, and wakes receives that wait for the target."""
     await client.ask(new_queue("r"))
     a, b = mids(await client.ask(push_list("q", "a", "b")))
     into = "<queues><queue>r</queue></queues>"
@@ -162,7 +166,7 @@ async def test_copy_message_list(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_copy_message_into_what_cannot_take_it(client: Client, autojump_clock: Clock) -> None:
-    """copy-message: 404 for a queue that is missing and 507 for one that is full; then nothing is copied. A list is
+    """`copy-message`: 404 for a queue that is missing and 507 for one that is full; then nothing is copied. A list is
     copied up to where that happens."""
     await client.ask(new_queue("one", '<options capacity="1"/>'), new_queue("r"))
     a, b = mids(await client.ask(push_list("q", "a", "b")))
@@ -176,7 +180,8 @@ async def test_copy_message_into_what_cannot_take_it(client: Client, autojump_cl
 
 
 async def test_copy_message_over_another(client: Client, tmp_path: Path, autojump_clock: Clock) -> None:
-    """copy-message: 409 `conflict` for a queue that holds another message of the id, which stays; nothing is copied."""
+    """`copy-message` is answered with 409 `conflict` for a queue that holds another message of the id, and copies
+    nothing."""
     await client.ask(new_queue("r"), new_queue("s"))
     [mid] = mids(await client.ask(push("q", "mine")))
     (tmp_path / "root" / "s" / str(mid)).write_text("other")

@@ -44,7 +44,7 @@ async def test_by_the_timer(running: Serving, autojump_clock: Clock) -> None:
 
 
 async def test_retention_option_is_shown_and_removed(running: Serving, autojump_clock: Clock) -> None:
-    """get-queue shows the option as it was given; an empty value removes it; a change applies to what is there."""
+    """`get-queue` shows the option as it was given; an empty value removes it; a change applies to what is there."""
     client = running.connect()
     assert ' retention="60"' in await client.ask(request("get-queue", QUEUE))
     assert code(await client.ask(retention(""))) == 0

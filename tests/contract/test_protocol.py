@@ -149,7 +149,7 @@ def test_conversation() -> None:
 
 @pytest.mark.parametrize("message", SAMPLES, ids=name_of)
 def test_schema_accepts(message: Message) -> None:
-    """qs.xsd is a schema that any validator can use, and what is written is valid against it."""
+    """`qs.xsd` is a schema that any validator can use, and what is written is valid against it."""
     SCHEMA.assertValid(etree.fromstring(serialize(message)))
 
 
@@ -168,7 +168,7 @@ def test_schema_knows_early_clients(document: bytes) -> None:
 
 
 def test_schema_stands_alone() -> None:
-    """qs.xsd includes and imports nothing, and is for the namespace of the protocol."""
+    """`qs.xsd` includes and imports nothing, and is for the namespace of the protocol."""
     assert XSD.get("targetNamespace") == NAMESPACE
     assert not [element for tag in ("include", "import", "redefine") for element in XSD.iter(f"{XS}{tag}")]
 

@@ -1,6 +1,7 @@
 """Names and docstrings of the tests: a failure shows nothing else, so both have to say what has failed."""
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -8,8 +9,13 @@ from pathlib import Path
 from support.servers.processes import PROJECT
 
 TESTS = PROJECT / "tests"
-NO_SENTENCES = ("As ", "How ", "Like ", "Of ", "The same", "What ", "Whether ", "Who ")
+NO_SENTENCES = (
+    *("Are ", "As ", "How ", "Is ", "It ", "Like ", "Nothing ", "Of ", "See ", "The same", "They ", "True", "What "),
+    *("Whether ", "Who "),
+)
 """Docstrings that begin so are fragments, or cannot be understood without another one."""
+PARAMETERS = re.compile(r"\*{0,2}\w+(, \w+)*: ")
+"""The beginning of a docstring that explains parameters alone: the only one in lower case."""
 
 
 @cache
@@ -45,3 +51,10 @@ def test_every_test_says_its_behaviour() -> None:
 def test_docstrings_are_sentences() -> None:
     """The docstring of a test, or of what tests share, says itself what is promised or done."""
     assert [(str(path), name, text) for path, name, text in documented() if text.startswith(NO_SENTENCES)] == []
+
+
+def test_docstrings_begin_with_a_capital() -> None:
+    """A docstring does not begin in the middle of a sentence. A name or a command at its beginning is marked as
+    code."""
+    begun_low = [each for each in documented() if each[2][:1].islower() and not PARAMETERS.match(each[2])]
+    assert [(str(path), name, text) for path, name, text in begun_low] == []

@@ -1,4 +1,5 @@
-"""docs/pipeline.md is true: its five commands give an archive and a report, with a real Spark; its table of faults."""
+"""`docs/pipeline.md` is true: its five commands give an archive and a report, with a real Spark; its table of
+faults."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""docs/protocol.md is true and complete: a real server answers its examples, and it names all there is.
+"""`docs/protocol.md` is true and complete: a real server answers its examples, and it names all there is.
 
 What it states of documents is tested here too: what is refused, ignored and bounded. What it states of operations,
 waiting, limits and stopping is in contract/test_operations* and unit/server.

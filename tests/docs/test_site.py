@@ -76,7 +76,8 @@ def test_site_has_every_page(site: Path) -> None:
 
 @SLOW
 def test_home_page_begins_as_readme(site: Path) -> None:
-    """It has every line of the beginning of README.md, with the picture, and then the contents of docs/index.md."""
+    """The home page has every line of the beginning of README.md, with the picture, and then the contents of
+    docs/index.md."""
     page = (site / "index.html").read_text("utf-8")
     article = page[page.index("<article") : page.index("</article")]
     words = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", "", article)))

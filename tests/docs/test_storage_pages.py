@@ -1,6 +1,5 @@
-"""The pages about storages are true: their examples are run, and bounds, keys, flags and layouts are
-those of the engines.
-"""
+"""The pages about storages are true: their examples are run, and bounds, keys, flags and layouts are those of the
+engines."""
 
 import inspect
 import os
@@ -221,7 +220,7 @@ def test_sqs_page_says_what_is_answered_with_501() -> None:
 
 @pytest.fixture(name="endpoint")
 def _endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[SqsServer]:
-    """moto's server, and the credentials that the page exports. Takes about 3 s."""
+    """Runs moto's server, with the credentials that the page exports. Takes about 3 s."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "any")
     with sqs_serving() as server:
@@ -327,7 +326,7 @@ def paths_found(path: Path) -> set[str]:
 
 
 def test_dirq_page_layout_of_queue_simple(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else than what the table says is there, in the middle of an addition too, and all of that."""
+    """A queue has exactly the files of the table, in the middle of an addition too."""
     queue = dirq.QueueSimple(tmp_path, sync=False)
     queue.lock(queue.add(b""))
     during: list[set[str]] = []

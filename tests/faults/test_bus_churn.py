@@ -338,7 +338,7 @@ def stall(which: list[Listening], seconds: float) -> None:
 
 
 def kill(which: list[Listening], seconds: float) -> None:
-    """kill -9, and a new start after a moment."""
+    """Kills the process with SIGKILL, and starts it again after a moment."""
     for process in which:
         process.kill()
     pass_time(seconds / 10)
@@ -391,6 +391,6 @@ def test_subscribers_that_come_and_go(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_many_subscribers_that_come_and_go(tmp_path: Path) -> None:
-    """Nothing is lost with 200 subscribers and 20,000 messages. Takes one to two minutes."""
+    """With 200 subscribers and 20,000 messages, no message is lost. Takes one to two minutes."""
     counted = churn(tmp_path, LONG, seed_or(SEED + 1))
     assert counted.unasked > 0

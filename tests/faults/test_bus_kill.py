@@ -119,7 +119,7 @@ def test_a_few_faults(fault: Callable[[World], str], tmp_path: Path) -> None:
 @pytest.mark.long  # half a minute
 @pytest.mark.parametrize("fault", [kill_two, stop])
 def test_a_few_faults_as_by_default(fault: Callable[[World], str], tmp_path: Path) -> None:
-    """Nothing is lost without any flag: every answer is durable, and the bus is told of no queue."""
+    """Without any flag, no message is lost: every answer is durable, and the bus is told of no queue."""
     rounds(tmp_path, fault, FEW, SEED + 2, monitored=False, durability="always")
 
 
@@ -127,5 +127,5 @@ def test_a_few_faults_as_by_default(fault: Callable[[World], str], tmp_path: Pat
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_many_faults(fault: Callable[[World], str], tmp_path: Path) -> None:
-    """Nothing is lost in fifty rounds of each fault at random moments. Takes one to four minutes each."""
+    """In fifty rounds of each fault at random moments, no message is lost. Takes one to four minutes each."""
     rounds(tmp_path, fault, MANY, SEED + 1)

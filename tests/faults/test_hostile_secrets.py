@@ -118,7 +118,7 @@ def test_the_search_finds_marks(world: World) -> None:
 
 @pytest.mark.slow  # some 5 seconds: 14 commands
 def test_commands_that_fail(world: World) -> None:
-    """qs with wrong tokens, CAs, keys and addresses says what is wrong, and never shows a token."""
+    """`qs` with wrong tokens, CAs, keys and addresses says what is wrong, and never shows a token."""
     files = world.tokens
     two = str(write(world.secrets / "two.token", f"{TOKEN}\n{OTHER_TOKEN}\n"))
     shared = write(world.secrets / "shared.token", TOKEN)

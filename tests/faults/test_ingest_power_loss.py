@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("small_first_segment")
 @pytest.mark.parametrize("durability", Durability)
 @pytest.mark.parametrize("ordered", [False, True], ids=["apart", "ordered"])
 def test_ingest_power_loss_at_every_point(tmp_path: Path, durability: Durability, ordered: bool) -> None:
-    """Nothing that was published is lost, doubled or torn; with `always` nothing that was deleted comes back."""
+    """No published message is lost, doubled or torn; with `always` no deleted message comes back."""
     run = record_ingest(durability)
     with fast_directory(tmp_path) as directory:
         assert check_ingest(run, durability, directory, ordered=ordered) > 300

@@ -275,7 +275,7 @@ def test_a_segment_is_cut(damaged: Journal) -> None:
 
 
 def test_segments_in_each_others_place(damaged: Journal) -> None:
-    """Nothing is lost: the headers say which is which."""
+    """Segments under each other's names lose no message: their headers say which is which."""
     one, two = (in_copy(damaged, segment) for segment in damaged.recovered.segments[1:3])
     one.rename(f"{one}.away")
     two.rename(one)
@@ -284,7 +284,7 @@ def test_segments_in_each_others_place(damaged: Journal) -> None:
 
 
 def test_a_copy_under_a_later_name(damaged: Journal) -> None:
-    """Nothing is lost, and nothing is taken twice."""
+    """A copy of a segment under a later name loses no message, and none is there twice."""
     one = in_copy(damaged, damaged.recovered.segments[1])
     last = damaged.recovered.segments[-1].header.number
     for number in (last + 1, last + 5):
@@ -293,7 +293,7 @@ def test_a_copy_under_a_later_name(damaged: Journal) -> None:
 
 
 def test_repair_sets_segment_of_another_journal_aside(damaged: Journal, home: Path) -> None:
-    """Nothing of it is delivered; it is set aside."""
+    """A segment of another journal is set aside, and none of its messages is delivered."""
     other = damaged.copy(damaged.root.parent / f"other-{next(_numbers)}")
     for _ in range(6):
         session = Session(other)

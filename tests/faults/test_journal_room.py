@@ -109,7 +109,7 @@ def full_disk(room: Room, stop: int) -> tuple[int, Callable[[], dict[int, bytes]
 
 
 def new_start(room: Room, stop: int) -> tuple[int, Callable[[], dict[int, bytes]]]:
-    """Nothing was written since the start."""
+    """Crashes and starts again, without a write since the start."""
     for _ in range(5):
         room.do(room.push)
     room.crash()
@@ -160,7 +160,7 @@ def test_every_operation_fails(tmp_path: Path, state: str, error: int, lasting: 
 
 
 def test_a_file_with_the_frame_of_a_segment_that_was_not_begun(tmp_path: Path) -> None:
-    """It counts as a file that was used: frames in it are followed by zeros."""
+    """A file with an old frame counts as a used file: frames in it are followed by zeros."""
     room = Room(tmp_path / "room")
     room.do(room.push)
     made = room.engine._journal.room

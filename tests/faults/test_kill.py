@@ -1,4 +1,4 @@
-"""kill -9 of the server under load, again and again on the same root: what was answered holds."""
+"""`kill -9` of the server under load, again and again on the same root: what was answered holds."""
 
 import os
 import random

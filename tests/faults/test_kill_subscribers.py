@@ -1,5 +1,5 @@
-"""kill -9 of a server with subscribers under load: what was answered reaches one of them, and nothing has to wait for a
-window to end."""
+"""`kill -9` of a server with subscribers under load: what was answered reaches one of them, and nothing has to wait for
+a window to end."""
 
 import os
 import random

@@ -127,7 +127,7 @@ def before(elsewhere: Elsewhere, fault: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopped(elsewhere: Elsewhere) -> Iterator[None]:
-    """memcached answers nothing."""
+    """`memcached` answers nothing."""
     elsewhere.memcached.send(signal.SIGSTOP)
     try:
         yield

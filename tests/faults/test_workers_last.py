@@ -51,7 +51,7 @@ class Workers:
                 self._started.append(subprocess.Popen(command, env=environ, stderr=log))
 
     def kill_one(self, rng: random.Random) -> None:
-        """kill -9 of one of the processes of `qs work`."""
+        """`kill -9` of one of the processes of `qs work`."""
         [parent] = self._started
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
         if children:  # otherwise those that were killed before are about to be replaced

@@ -46,7 +46,8 @@ def queues(line: str) -> set[str]:
 
 
 def test_lists_have_only_what_one_may_know(server: ServerProcess) -> None:
-    """list-queues: any right; queue-stats: read, or all for a monitor, whose list of queues is empty."""
+    """`list-queues` needs any right on a queue. `queue-stats` needs read, or shows all to a monitor, whose list of
+    queues is empty."""
     readable = {"a*", "a?c", "a.c", "a[b]c", "a\\c", "bus:q:n", "abc"}
     for name, listed, figures in (
         ("admin", {*NAMES}, {*NAMES}),
@@ -60,7 +61,7 @@ def test_lists_have_only_what_one_may_know(server: ServerProcess) -> None:
 
 
 def test_the_name_of_a_dead_letter_queue(server: ServerProcess) -> None:
-    """queue-stats names the queue of a queue's dead letters to those who may see its figures too."""
+    """`queue-stats` names the queue of a queue's dead letters to those who may see its figures too."""
     with Caller(server, "admin-token") as admin:
         for qid, dead in (("abc", "a.c"), ("a.c", "Ärger-日本")):
             options = f'<options dead-letter="{dead}" max-receives="2"/>'

@@ -89,7 +89,7 @@ def test_anonymous(tmp_path: Path, subset: tuple[str, ...]) -> None:
 
 
 def test_copies_need_both_rights(server: ServerProcess) -> None:
-    """read on the queue that is copied from, write on each that is copied to."""
+    """A copy needs read on the queue that is copied from, and write on each that is copied to."""
     body = "<qid>{}</qid><mid>1</mid><queues><queue>{}</queue><queue>{}</queue></queues>"
     for name, queues, expected in (
         ("p-read", ("here", "here", "here"), "may not write the queue 'here'"),

@@ -189,7 +189,7 @@ def test_what_is_raised() -> None:
 
 
 def test_open_subscribes_at_once() -> None:
-    """open() subscribes before the first message is asked for, and raises what goes wrong then; a later outage is
+    """`open()` subscribes before the first message is asked for, and raises what goes wrong then; a later outage is
     waited for."""
     scripts = (
         refusing(503, "shutting-down"),
@@ -207,7 +207,7 @@ def test_open_subscribes_at_once() -> None:
 
 
 def test_close_from_another_thread_ends_bus_loop() -> None:
-    """close() ends a loop that waits in another thread, be it for a message or for the bus to come back."""
+    """`close()` ends a loop that waits in another thread, be it for a message or for the bus to come back."""
     waits = threading.Event()
 
     def accepting(conversation: Conversation) -> None:

@@ -113,7 +113,7 @@ def test_tail(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """qs tail prints what its token may read, and says what to do about a refusal."""
+    """`qs tail` prints what its token may read, and says what to do about a refusal."""
     _push(server, "orders-tail", "one")
     monkeypatch.setenv("QS_BUS", f"qss://localhost:{bus.port}")
     monkeypatch.setenv("QS_CA", str(CA))

@@ -97,7 +97,7 @@ def test_what_an_async_loop_raises(backend: str) -> None:
 
 @both
 def test_close_from_another_task(backend: str) -> None:
-    """aclose() ends a loop that waits in another task."""
+    """`aclose()` ends a loop that waits in another task."""
 
     async def main() -> None:
         bus = abus_of(server)
@@ -212,7 +212,7 @@ def test_polled_while_the_bus_is_late(backend: str) -> None:
 
 @both
 def test_aclose_during_a_pause(backend: str) -> None:
-    """aclose() of the iterator ends a loop that waits in another task for the next attempt to connect, at once."""
+    """`aclose()` of the iterator ends a loop that waits in another task for the next attempt to connect, at once."""
     tried = threading.Event()
 
     async def main() -> None:

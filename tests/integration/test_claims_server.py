@@ -193,7 +193,7 @@ def test_async_client_claims_and_publishes(
 
 
 def test_killed_between_every_two_steps(tmp_path: Path) -> None:
-    """kill -9 after each answer: everything that was answered holds, and can be asked again."""
+    """`kill -9` after each answer: everything that was answered holds, and can be asked again."""
     with serving(tmp_path / "root") as server:
 
         def again(operation: Callable[[QueueClient], object]) -> None:

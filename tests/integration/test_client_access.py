@@ -174,7 +174,7 @@ def qs(
 
 
 def test_qs(qs: Callable[..., tuple[int, str, str]]) -> None:
-    """qs says who it is with QS_TOKEN, and what to do about a refusal."""
+    """`qs` says who it is with QS_TOKEN, and what to do about a refusal."""
     assert qs("reader", "ls") == (0, "orders\n", "")
     assert qs("ops", "ls") == (0, "orders\nothers\n", "")
     assert qs("nobody", "ping")[0] == 0

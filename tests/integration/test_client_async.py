@@ -160,7 +160,7 @@ def test_async_idle_connection_closed_by_server_is_replaced(backend: str) -> Non
 
 @both
 def test_send_and_recv(backend: str) -> None:
-    """send and recv are bucker's, as coroutines; they go beside the methods."""
+    """`send` and recv are bucker's, as coroutines; they go beside the methods."""
 
     async def main() -> None:
         client = client_of(server)
@@ -183,7 +183,7 @@ def test_send_and_recv(backend: str) -> None:
 
 @both
 def test_send_to_a_server_that_does_not_read(backend: str) -> None:
-    """send() does not wait for ever until the system takes it, and says when the connection broke."""
+    """`send()` does not wait for ever until the system takes it, and says when the connection broke."""
     done = threading.Event()
 
     def stuck(conversation: Conversation) -> None:
@@ -211,7 +211,7 @@ def test_send_to_a_server_that_does_not_read(backend: str) -> None:
 
 @both
 def test_disconnect_ends_calls(backend: str) -> None:
-    """disconnect() ends calls of other tasks, waiting receives too."""
+    """`disconnect()` ends calls of other tasks, waiting receives too."""
 
     async def main() -> None:
         client = client_of(server)
@@ -275,6 +275,6 @@ def test_async_handling_deletes_or_releases(backend: str) -> None:
 
 
 def test_a_bound_that_is_none() -> None:
-    """max_document is a number of bytes."""
+    """`max_document` is a number of bytes."""
     with pytest.raises(ValueError, match="max_document"):
         AsyncQueueClient(max_document=0)

@@ -342,7 +342,7 @@ def test_a_busy_connection_lets_others_run(backend: str) -> None:
 
 @both
 def test_a_name_with_several_addresses(backend: str) -> None:
-    """localhost is tried at each of its addresses, until one answers; names of services' hosts are looked up."""
+    """`localhost` is tried at each of its addresses, until one answers; names of services' hosts are looked up."""
 
     async def main() -> None:
         connection = await open_async_connection("localhost", server.port, Place("localhost"), GIVE_UP)

@@ -196,7 +196,7 @@ def test_the_stream_breaks(backend: str, how: Callable[[Conversation, bytes], No
 
 @both
 def test_close_while_tasks_wait(backend: str) -> None:
-    """close() ends every call that waits, the reader's too."""
+    """`close()` ends every call that waits, the reader's too."""
 
     async def main() -> None:
         connection = await opened(server)

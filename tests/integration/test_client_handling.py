@@ -121,7 +121,7 @@ def test_async_subscription_goes_on(backend: str) -> None:
 
 @both
 def test_async_subscription_without_reconnect(backend: str) -> None:
-    """reconnect=False raises when the connection is lost."""
+    """`reconnect=False` raises when the connection is lost."""
 
     async def main() -> None:
         async with aclient(server) as client:
@@ -150,7 +150,7 @@ def test_subscription_gives_up() -> None:
 
 
 def test_close_ends_an_outage() -> None:
-    """close() in another thread ends a loop that waits for the server to come back."""
+    """`close()` in another thread ends a loop that waits for the server to come back."""
     with scripted(losing(1)) as server, client_of(server) as client:
         messages = client.subscribe("q")
         assert next(messages).mid == 1
@@ -171,7 +171,7 @@ def test_close_ends_an_outage() -> None:
 
 
 def test_disconnect_ends_a_subscription() -> None:
-    """disconnect() in another thread is not an outage: the loop raises."""
+    """`disconnect()` in another thread is not an outage: the loop raises."""
     reached = threading.Event()
 
     def then(conversation: Conversation) -> None:
@@ -197,7 +197,7 @@ def test_disconnect_ends_a_subscription() -> None:
 
 
 def test_disconnect_ends_an_outage() -> None:
-    """disconnect() while a loop waits for the server to come back ends it, though there is no connection to close."""
+    """`disconnect()` while a loop waits for the server to come back ends it, though there is no connection to close."""
     with scripted(losing(1)) as server, client_of(server) as client:
         messages = client.subscribe("q")
         assert next(messages).mid == 1
@@ -222,7 +222,7 @@ def test_disconnect_ends_an_outage() -> None:
 
 @both
 def test_disconnect_ends_an_async_outage(backend: str) -> None:
-    """disconnect() of the async client ends the wait for a server that is away."""
+    """`disconnect()` of the async client ends the wait for a server that is away."""
 
     async def main() -> None:
         async with aclient(server) as client:
@@ -485,7 +485,7 @@ def test_cancellation_while_a_message_is_rejected() -> None:
 
 
 def test_opened_subscription() -> None:
-    """open() subscribes before the first message is asked for, once."""
+    """`open()` subscribes before the first message is asked for, once."""
     seen: Seen = queue.SimpleQueue()
     with scripted(delivering(1, seen=seen)) as server, client_of(server) as client:
         messages = client.subscribe("q")

@@ -27,7 +27,7 @@ def test_list_messages_is_lazy() -> None:
 
 @pytest.mark.parametrize("name", ["push", "receive", "delete_many", "list_messages", "ping"])
 def test_methods_look_like_methods(name: str) -> None:
-    """help() and editors see a method's own parameters, what it returns, and its documentation."""
+    """`help()` and editors see a method's own parameters, what it returns, and its documentation."""
     method, call = getattr(QueueClient, name), getattr(calls, name)
     assert method.__doc__ == call.__doc__
     assert method.__qualname__ == f"QueueClient.{name}"

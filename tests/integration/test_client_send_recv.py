@@ -1,4 +1,4 @@
-"""send and recv over real sockets, as bucker's programs use them."""
+"""`send` and recv over real sockets, as bucker's programs use them."""
 
 import queue
 import socket
@@ -32,7 +32,7 @@ def test_send_and_recv_from_another_thread() -> None:
 
 
 def test_recv_times_out_and_goes_on() -> None:
-    """recv() raises socket.timeout when nothing came; the connection stays, and half an answer is not lost."""
+    """`recv()` raises socket.timeout when nothing came; the connection stays, and half an answer is not lost."""
     go_on = threading.Event()
 
     def script(conversation: Conversation) -> None:
@@ -65,7 +65,7 @@ def test_recv_for_ever_and_at_once() -> None:
 
 
 def test_recv_without_connection() -> None:
-    """recv() before connect() says what is missing; disconnect() is harmless at any time."""
+    """`recv()` before connect() says what is missing; disconnect() is harmless at any time."""
     client = QueueClient("127.0.0.1", 1)
     client.disconnect()
     with pytest.raises(ServerUnavailable, match=r"connect\(\)"):
@@ -73,7 +73,7 @@ def test_recv_without_connection() -> None:
 
 
 def test_recv_after_the_server_has_gone() -> None:
-    """recv() says that the server closed the connection, and later calls connect afresh."""
+    """`recv()` says that the server closed the connection, and later calls connect afresh."""
     with scripted(lambda conversation: None, answering(Ping())) as server, client_of(server) as client:
         with pytest.raises(ServerUnavailable, match=r"(closed|broke) the connection"):
             client.recv()

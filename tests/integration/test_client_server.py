@@ -67,7 +67,8 @@ def client(shared_server: ServerProcess, request: pytest.FixtureRequest) -> Iter
 
 
 def test_buckers_session(shared_server: ServerProcess) -> None:
-    """bucker's documented session, and a queue made the way its users do, an error returned and not raised."""
+    """A session of bucker's documentation works, with a queue made as its users do, and an error that is returned, not
+    raised."""
     q = QueueClient(shared_server.host, shared_server.port)
     q.connect()
     m = NewQueue()
@@ -171,7 +172,7 @@ def test_large_batches(client: QueueClient, qid: str) -> None:
 
 
 def test_receive_over_several_queues(client: QueueClient, qid: str) -> None:
-    """receive takes the oldest over all queues named, and delete_many finds each delivery's queue."""
+    """`receive` takes the oldest over all queues named, and delete_many finds each delivery's queue."""
     other = f"{qid}-2"
     client.new_queue(other)
     mids = [client.push(queue, "x") for queue in (qid, other, qid)]
@@ -214,7 +215,7 @@ def test_release_and_stale_receipts(client: QueueClient, qid: str) -> None:
 
 
 def test_extend(client: QueueClient, qid: str) -> None:
-    """extend moves the window's end, and returns it in microseconds."""
+    """`extend` moves the window's end, and returns it in microseconds."""
     client.push(qid, "x")
     (delivery,) = client.receive(qid, visibility=60)
     assert delivery.visible_at is not None
@@ -222,7 +223,7 @@ def test_extend(client: QueueClient, qid: str) -> None:
 
 
 def test_get_and_peek(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
-    """peek leaves a message new; get starts its window, inside which others get no payload."""
+    """`peek` leaves a message new; get starts its window, inside which others get no payload."""
     mid = client.push(qid, "x")
     assert (client.peek(qid, mid).text, client.peek(qid, mid).status) == ("x", "ready")
     assert list(client.list_messages(qid)) == [mid]
@@ -285,7 +286,7 @@ def test_a_restarted_server(shared_server: ServerProcess, tmp_path_factory: pyte
 
 
 def test_pipelined_pushes(client: QueueClient, qid: str) -> None:
-    """send and recv pipeline: many pushes before the first answer, answered in order."""
+    """`send` and recv pipeline: many pushes before the first answer, answered in order."""
     for n in range(500):
         client.send(PushMessage(qid, str(n)))
     mids = [answer.mid for answer in (client.recv() for _ in range(500)) if isinstance(answer, PushMessage)]
@@ -293,7 +294,7 @@ def test_pipelined_pushes(client: QueueClient, qid: str) -> None:
 
 
 def test_an_answer_over_the_clients_bound(shared_server: ServerProcess, client: QueueClient, qid: str) -> None:
-    """max_document bounds what is read of one answer; the error says what to raise."""
+    """`max_document` bounds what is read of one answer; the error says what to raise."""
     mid = client.push(qid, "x" * 100_000)
     with QueueClient(shared_server.host, shared_server.port, max_document=100_000) as small:
         with pytest.raises(ServerUnavailable, match=r"100000 bytes.*larger max_document"):

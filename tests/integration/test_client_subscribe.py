@@ -1,4 +1,4 @@
-"""subscribe() of both queue clients over real sockets: deliveries between answers, and how a subscription ends."""
+"""`subscribe()` of both queue clients over real sockets: deliveries between answers, and how a subscription ends."""
 
 import gc
 import os
@@ -336,7 +336,7 @@ def waiting_loop(client: QueueClient, silence: Silence) -> tuple[Deliveries, thr
 
 
 def test_close_from_another_thread_ends_subscription() -> None:
-    """close() ends a loop that waits in another thread for a delivery; the messages on their way go back, and the
+    """`close()` ends a loop that waits in another thread for a delivery; the messages on their way go back, and the
     client works on, on the same connection."""
     seen: queue.SimpleQueue[Message] = queue.SimpleQueue()
     reached = threading.Event()
@@ -372,7 +372,7 @@ def test_close_from_another_thread_ends_subscription() -> None:
 
 @pytest.mark.parametrize("answered", [0, 1])
 def test_close_while_the_server_is_silent(answered: int) -> None:
-    """close() ends the loop of another thread also when the server does not answer any more, within the timeout."""
+    """`close()` ends the loop of another thread also when the server does not answer any more, within the timeout."""
     silence = Silence(answered)
     with scripted(silence) as server, client_of(server, timeout=0.2) as client:
         messages, thread, ended = waiting_loop(client, silence)
@@ -382,7 +382,7 @@ def test_close_while_the_server_is_silent(answered: int) -> None:
 
 
 def test_close_in_the_handler_of_a_signal() -> None:
-    """close() may be called by a signal's handler, in the thread that waits: the loop ends."""
+    """`close()` may be called by a signal's handler, in the thread that waits: the loop ends."""
     code = """
 import signal, sys
 from qs_client import QueueClient
@@ -407,7 +407,7 @@ for message in messages:
 @both
 @pytest.mark.parametrize("answered", [0, 1])
 def test_aclose_from_another_task(backend: str, answered: int) -> None:
-    """aclose() ends a loop that waits in another task, at once: for the subscription or for a delivery, and also when
+    """`aclose()` ends a loop that waits in another task, at once: for the subscription or for a delivery, and also when
     the server does not answer any more."""
     silence = Silence(answered)
     ended: list[object] = []

@@ -32,7 +32,8 @@ def older(context: ssl.SSLContext) -> ssl.SSLContext:
 
 @dataclass(frozen=True)
 class Trouble:
-    """serving and trusting: make the contexts of the two sides; says: what stands in the error."""
+    """A handshake that fails. serving, trusting: make the contexts of the two sides; says: a part of the error's
+    text."""
 
     serving: Callable[[], ssl.SSLContext]
     trusting: Callable[[], object]
@@ -111,7 +112,7 @@ def test_certificates_of_both_sides(name: str, version: str) -> None:
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_an_address_with_a_scheme(name: str) -> None:
-    """qss://HOST:PORT is TLS to that host and port, qs://HOST:PORT is without."""
+    """`qss://HOST:PORT` is TLS to that host and port, qs://HOST:PORT is without."""
     with scripted(healthy, context=serving_context()) as server:
         address = f"qss://localhost:{server.port}"
         assert CLIENTS[name]((GIVE_UP,), host=address, tls=authority().cert) == ["x"]

@@ -195,7 +195,7 @@ def test_an_answer_to_something_else() -> None:
 
 
 def test_disconnect_from_another_thread() -> None:
-    """disconnect() ends a call that waits in another thread."""
+    """`disconnect()` ends a call that waits in another thread."""
     asked = threading.Event()
 
     def script(conversation: Conversation) -> None:

@@ -1,4 +1,4 @@
-"""qs-dir pump and sink: real processes on real directories, with the packages vsqs and dirq as the other side."""
+"""`qs-dir pump` and sink: real processes on real directories, with the packages vsqs and dirq as the other side."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ from qs_storage.tools.ends import Arrivals
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_pump_and_sink(path: Path, layout: str) -> None:
-    """sink prints and removes what pump stored, in order; both report number and rate."""
+    """`sink` prints and removes what pump stored, in order; both report number and rate."""
     done = dir_tool("pump", path, "--layout", layout, "--count", 30, "--size", 5)
     assert re.fullmatch(r"stored 30 messages, 150 bytes, in \d+\.\d\d s: \d+ a second\n", done.stderr)
     assert done.stdout == ""

@@ -82,7 +82,7 @@ def test_output_that_is_full(path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["ls"], ["ls", "--summary"], ["ls", "--json"], ["purge"]])
 def test_list_on_output_that_is_full(path: Path, words: list[str]) -> None:
-    """ls and purge say, once, that it is standard output and not the queue's disk."""
+    """`ls` and purge say, once, that it is standard output and not the queue's disk."""
     dir_tool("pump", path, "--no-sync", "--count", 200)  # a list longer than what Python keeps before it writes
     with open("/dev/full", "w") as full:
         code, _, err = finish(start(*words, path, stdout=full))
@@ -172,7 +172,7 @@ def test_live_rate(path: Path) -> None:
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 0), ("n", 3), ("", 3)])
 def test_question(path: Path, answer: str, left: int) -> None:
-    """purge --all asks first, and takes y for yes."""
+    """`purge --all` asks first, and takes y for yes."""
     dir_tool("pump", path, "--no-sync", "--count", 3)
     with on_terminal("purge", path, "--all") as (purge, terminal):
         read_until(terminal, f"Remove all of {path}, 3 messages? [y/N] ")

@@ -1,4 +1,4 @@
-"""qs-dir ls and purge: each state of a message, in each layout, beside the package dirq; and what qs-dir refuses."""
+"""`qs-dir ls` and purge: each state of a message, in each layout, beside the package dirq; and what qs-dir refuses."""
 
 import os
 import re

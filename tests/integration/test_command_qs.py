@@ -205,7 +205,7 @@ def test_push_for_programs(qs: Run, client: QueueClient, qid: str) -> None:
 
 
 def test_receive_and_delete(qs: Run, client: QueueClient, qid: str) -> None:
-    """receive prints the payload; with --delete the message is gone afterwards."""
+    """`receive` prints the payload; with --delete the message is gone afterwards."""
     client.push_many(qid, ["one", "two\n", "three"])
     assert qs("receive", qid, "--delete") == (0, "one\n", "")
     assert qs("receive", qid, "-n", "5", "--delete") == (0, "two\nthree\n", "")
@@ -226,7 +226,7 @@ def test_receive_without_delete(qs: Run, client: QueueClient, qid: str) -> None:
 
 @pytest.mark.parametrize("verb", ["release", "reject"])
 def test_messages_that_do_not_exist(qs: Run, client: QueueClient, qid: str, verb: str) -> None:
-    """release and reject report a message that has gone, go on with the others, and end with 1. Of a queue that does
+    """`release` and reject report a message that has gone, go on with the others, and end with 1. Of a queue that does
     not exist they say so once."""
     client.set_queue(qid, dead_letter=f"{qid}-dead", max_receives=5)
     gone, held = client.push_many(qid, ["gone", "held"])
@@ -240,7 +240,7 @@ def test_messages_that_do_not_exist(qs: Run, client: QueueClient, qid: str, verb
 
 
 def test_release_of_what_nobody_holds(qs: Run, client: QueueClient, qid: str) -> None:
-    """release reports a message that is not in flight, releases the others, and ends with 1."""
+    """`release` reports a message that is not in flight, releases the others, and ends with 1."""
     ready, held = client.push_many(qid, ["ready", "held"])
     client.get(qid, held)
     code, out, err = qs("release", qid, str(ready), str(held), "--json")
@@ -310,7 +310,7 @@ def test_messages_lost_to_another(qs: Run, client: QueueClient, qid: str, monkey
 
 
 def test_peek(qs: Run, client: QueueClient, qid: str) -> None:
-    """peek prints messages and changes nothing: by id, or the oldest ready ones."""
+    """`peek` prints messages and changes nothing: by id, or the oldest ready ones."""
     mids = client.push_many(qid, ["one", "two", "three"])
     assert qs("peek", qid) == (0, "one\n", "")
     assert qs("peek", qid, "-n", "2") == (0, "one\ntwo\n", "")
@@ -327,7 +327,7 @@ def test_peek_nothing(qs: Run, client: QueueClient, qid: str) -> None:
 
 
 def test_delete_says_what_was_not_there(qs: Run, client: QueueClient, qid: str) -> None:
-    """delete removes what is there and names what is not, with exit code 1."""
+    """`delete` removes what is there and names what is not, with exit code 1."""
     mid = client.push(qid, "x")
     code, out, err = qs("delete", qid, str(mid), "5", "--json")
     assert (code, json.loads(out), err) == (1, {"qid": qid, "mid": mid}, f"qs: no message 5 in '{qid}'\n")
@@ -348,7 +348,7 @@ def test_new_ls_rm(qs: Run) -> None:
 
 
 def test_new_of_a_queue_that_may_exist(qs: Run) -> None:
-    """new --exist-ok can be repeated; another option is an error that names it and the command that changes it."""
+    """`new --exist-ok` can be repeated; another option is an error that names it and the command that changes it."""
     for _ in range(2):
         assert qs("new", "may-exist", "--exist-ok", "--capacity", "10") == (0, "", "")
     assert qs("new", "may-exist", "--exist-ok") == (0, "", "")
@@ -364,7 +364,7 @@ def test_new_of_a_queue_that_may_exist(qs: Run) -> None:
 
 
 def test_ls_leaves_out_what_a_bus_keeps(qs: Run, client: QueueClient, qid: str) -> None:
-    """ls shows the queues of a bus only with --all; stats shows them."""
+    """`ls` shows the queues of a bus only with --all; stats shows them."""
     kept = {"bus::127.0.0.1:9878", f"bus:{qid}:name"}
     for name in kept:
         client.new_queue(name)
@@ -378,7 +378,7 @@ def test_ls_leaves_out_what_a_bus_keeps(qs: Run, client: QueueClient, qid: str) 
 
 
 def test_rm_goes_on(qs: Run, client: QueueClient) -> None:
-    """rm removes what it can and names what it could not, with exit code 1."""
+    """`rm` removes what it can and names what it could not, with exit code 1."""
     for qid in ("rm-one", "rm-full", "rm-two"):
         client.new_queue(qid)
     client.push("rm-full", "x")
@@ -405,7 +405,7 @@ def test_list(qs: Run, client: QueueClient, qid: str, capsys: pytest.CaptureFixt
 
 
 def test_ls_of_a_queue(qs: Run, client: QueueClient, qid: str) -> None:
-    """ls QUEUE lists ids over all pages: all messages, or those in a state."""
+    """`ls QUEUE` lists ids over all pages: all messages, or those in a state."""
     mids = client.push_many(qid, [b""] * 1500)
     assert qs("ls", qid)[1].splitlines() == [str(mid) for mid in mids]
     client.receive(qid)
@@ -428,7 +428,7 @@ def test_columns_of_dirq(qs: Run, client: QueueClient) -> None:
 
 
 def test_messages_that_run_and_that_are_scheduled(qs: Run, client: QueueClient, qid: str) -> None:
-    """ls -l shows status, size and times of messages in any state, and peek their payloads."""
+    """`ls -l` shows status, size and times of messages in any state, and peek their payloads."""
     running, later, waiting = client.push(qid, "running"), client.push(qid, "later!", delay=7200), client.push(qid, "w")
     [taken] = client.receive(qid, visibility=90)
     head, *rows = qs("ls", qid, "-l")[1].splitlines()
@@ -455,7 +455,7 @@ def test_messages_that_run_and_that_are_scheduled(qs: Run, client: QueueClient, 
 
 
 def test_messages_of_all_queues(qs: Run, client: QueueClient, qid: str) -> None:
-    """ls --state without a queue shows the messages of all queues in that state; one that cannot is left out."""
+    """`ls --state` without a queue shows the messages of all queues in that state; one that cannot is left out."""
     mid = client.push(qid, "x", delay=3600)
     assert f"{qid} {mid}" in qs("ls", "--state", "delayed")[1].splitlines()
     head, *rows = qs("ls", "--state", "delayed", "-l")[1].splitlines()
@@ -496,7 +496,7 @@ def test_messages_of_a_claim(qs: Run, client: QueueClient, qid: str) -> None:
 
 
 def test_a_peek_of_several(qs: Run, client: QueueClient, qid: str) -> None:
-    """peek prints the messages in the order that is given; an id of no message is an error."""
+    """`peek` prints the messages in the order that is given; an id of no message is an error."""
     mids = client.push_many(qid, [str(n) for n in range(250)])
     assert qs("peek", qid, *map(str, reversed(mids)))[1].splitlines() == [str(n) for n in reversed(range(250))]
     code, out, err = qs("peek", qid, str(mids[1]), "5", str(mids[0]))
@@ -505,7 +505,7 @@ def test_a_peek_of_several(qs: Run, client: QueueClient, qid: str) -> None:
 
 
 def test_commands_send_and_show_reasons(qs: Run) -> None:
-    """release and reject send the reason; peek -v, receive -v and ls -l show it on one line."""
+    """`release` and reject send the reason; peek -v, receive -v and ls -l show it on one line."""
     told: list[Message | None] = []
     known = {"mid": 7, "payload": b"x", "qid": "q", "receives": 2, "reason": "ValueError:\n bad\x9b2J"}
 
@@ -540,7 +540,7 @@ def test_commands_send_and_show_reasons(qs: Run) -> None:
 
 
 def test_backoff(qs: Run) -> None:
-    """new and set take backoff and backoff-max, and options shows them."""
+    """`new` and set take backoff and backoff-max, and options shows them."""
     told: list[Message | None] = []
 
     def script(conversation: Conversation) -> None:
@@ -562,7 +562,7 @@ def test_backoff(qs: Run) -> None:
 
 
 def test_counts(qs: Run, client: QueueClient, qid: str) -> None:
-    """ls -l and stats are tables with a line for each queue; stats QUEUE is of that queue alone."""
+    """`ls -l` and stats are tables with a line for each queue; stats QUEUE is of that queue alone."""
     client.push_many(qid, ["one", "two"])
     client.receive(qid)
     heading, *lines = qs("ls", "-l")[1].splitlines()
@@ -580,7 +580,7 @@ def test_counts(qs: Run, client: QueueClient, qid: str) -> None:
 
 
 def test_purge(qs: Run, client: QueueClient, qid: str) -> None:
-    """purge empties a queue and prints of how many messages."""
+    """`purge` empties a queue and prints of how many messages."""
     client.push_many(qid, ["one", "two"])
     assert qs("purge", qid) == (0, "2\n", "")
     assert json.loads(qs("purge", qid, "--json")[1]) == {"qid": qid, "count": 0}
@@ -612,7 +612,7 @@ def shown_until(terminal: int, end: str) -> str:
 def test_removal_asks_on_a_terminal(
     shared_server: ServerProcess, client: QueueClient, command: str, refusals: list[tuple[bytes | None, int]]
 ) -> None:
-    """purge and rm --force say on a terminal what would be removed. No, the end of the input, and Ctrl-C remove
+    """`purge` and rm --force say on a terminal what would be removed. No, the end of the input, and Ctrl-C remove
     nothing, and have exit codes that say so."""
     qid = f"asked-{command}"
     client.new_queue(qid)
@@ -660,7 +660,7 @@ def test_figures(qs: Run) -> None:
 
 
 def test_ping(qs: Run, shared_server: ServerProcess) -> None:
-    """ping names the server and how long it took."""
+    """`ping` names the server and how long it took."""
     code, out, _ = qs("ping")
     assert code == 0
     assert re.fullmatch(rf"{shared_server.host}:{shared_server.port} answered in [\d.]+ ms\n", out)

@@ -147,7 +147,7 @@ def test_tokens(qs: Run, tmp_path: Path) -> None:
 
 
 def test_tail_over_tls_with_a_token(qs: Run) -> None:
-    """qs tail speaks TLS to the bus, and says its token before it subscribes."""
+    """`qs tail` speaks TLS to the bus, and says its token before it subscribes."""
 
     def script(conversation: Conversation) -> None:
         request = conversation.read()
@@ -166,7 +166,7 @@ def test_tail_over_tls_with_a_token(qs: Run) -> None:
 
 
 def test_a_new_token(qs: Run) -> None:
-    """qs token prints a token and the line for the access file, or both as JSON; each time another."""
+    """`qs token` prints a token and the line for the access file, or both as JSON; each time another."""
     code, out, _ = qs("token")
     assert code == 0
     found = re.fullmatch(r'(qs_[\w-]{43})\ntokens = \["(sha256:[0-9a-f]{64})"\]\n', out)

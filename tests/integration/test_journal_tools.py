@@ -162,7 +162,7 @@ def test_export_without_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_convert_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """convert prints what it has done; a running server, a missing queue and another storage are one line each."""
+    """`convert` prints what it has done; a running server, a missing queue and another storage are one line each."""
     root = tmp_path / "root"
     with serving(root, *FAST) as server, QueueClient(server.host, server.port) as client:
         client.new_queue("q")

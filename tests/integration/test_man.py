@@ -1,4 +1,4 @@
-"""scripts/man, as the build of a wheel does: the pages are made from the help with nothing installed, and a formatter
+"""`scripts/man`, as the build of a wheel does: the pages are made from the help with nothing installed, and a formatter
 takes them without a warning."""
 
 import argparse
@@ -73,7 +73,7 @@ def test_nothing_is_installed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_formatter_takes_it(command: str, pages: Path) -> None:
-    """man shows it, or mandoc or groff where there is no man, and none of them warns."""
+    """`man` shows it, or mandoc or groff where there is no man, and none of them warns."""
     path = str(pages / f"{command}.1")
     formatters = {
         "man": ["man", "--warnings", "-E", "UTF-8", "-l", path],

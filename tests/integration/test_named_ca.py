@@ -166,7 +166,7 @@ def test_a_config_file(tmp_path: Path, listener: Listener, capsys: pytest.Captur
 def test_an_address_without_tls(
     run: Callable[[], object], listener: Listener, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """qs:// beside QS_CA is wrong usage, and the error says both ways out."""
+    """`qs://` beside QS_CA is wrong usage, and the error says both ways out."""
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == 2

@@ -54,7 +54,7 @@ def test_any_python_can_read_the_entries(name: str) -> None:
 
 
 def test_start_can_be_read_too() -> None:
-    """scripts/start.py needs no more than Python 3.6 to say that it needs more."""
+    """`scripts/start.py` needs no more than Python 3.6 to say that it needs more."""
     ast.parse((SCRIPTS / "start.py").read_text(), feature_version=(3, 6))
 
 

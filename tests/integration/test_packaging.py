@@ -53,7 +53,7 @@ def units(tmp_path: Path) -> Path:
 
 
 def test_verify(analyze: str, units: Path) -> None:
-    """systemd knows every line, and finds every program."""
+    """`systemd` knows every line, and finds every program."""
     done = subprocess.run(
         [analyze, "verify", *sorted(units.iterdir())], capture_output=True, text=True, timeout=60, check=False
     )
@@ -62,7 +62,7 @@ def test_verify(analyze: str, units: Path) -> None:
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
 def test_exposure(analyze: str, units: Path, service: Path) -> None:
-    """systemd rates the sandbox of each service as OK, as docs/security.md says."""
+    """`systemd` rates the sandbox of each service as OK, as docs/security.md says."""
     command = [analyze, "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE}", units / service.name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if "unrecognized option" in done.stderr:

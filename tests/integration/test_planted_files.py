@@ -173,7 +173,7 @@ def given(root: Path) -> Path:
 
 @as_root
 def test_the_server_does_not_serve_it(given: Path) -> None:
-    """root does not serve the directory of another user, and says both ways out; --check says the same."""
+    """`root` does not serve the directory of another user, and says both ways out; --check says the same."""
     for more in ((), ("--check",)):
         done = run(*COMMAND, "--root", given, "--port", "0", *more)
         assert done.returncode == 1

@@ -74,7 +74,7 @@ def reload(systemd: PlayedSystemd) -> str:
 
 
 def test_systemd_hears_of_reload(plain: PlayedSystemd, command: list[str], tmp_path: Path) -> None:
-    """systemd hears of a reload, when it begins and when it is over, also of one that was refused."""
+    """`systemd` hears of a reload, when it begins and when it is over, also of one that was refused."""
     access = tmp_path / "access.toml"
     access.write_text("")
     plain.start([*command, "--access", str(access)])
@@ -164,7 +164,7 @@ def test_json_lines_of_a_service(plain: PlayedSystemd, tmp_path: Path) -> None:
 
 
 def test_activated_by_systemd_itself(tmp_path: Path) -> None:
-    """systemd-socket-activate opens the port, and starts the server when the first client connects."""
+    """`systemd-socket-activate` opens the port, and starts the server when the first client connects."""
     if (activate := shutil.which("systemd-socket-activate")) is None:
         pytest.skip("NOT TESTED with systemd itself: there is no systemd-socket-activate (apt install systemd)")
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -1,4 +1,4 @@
-"""scripts/setup.sh, which installs qs into `.venv`."""
+"""`scripts/setup.sh`, which installs qs into `.venv`."""
 
 import shutil
 import subprocess

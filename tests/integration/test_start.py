@@ -1,4 +1,4 @@
-"""scripts/start.py, which runs the server, the bus and the page as one: its flags, and how they end together."""
+"""`scripts/start.py`, which runs the server, the bus and the page as one: its flags, and how they end together."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ COMMAND = [sys.executable, str(PROJECT / "scripts" / "start.py")]
 
 
 class Started:
-    """start.py with a server, a bus and a page on free ports, ready. server, bus, web: their process ids."""
+    """`start.py` with a server, a bus and a page on free ports, ready. server, bus, web: their process ids."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
         self.process = subprocess.Popen(

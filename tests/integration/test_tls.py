@@ -102,7 +102,7 @@ def test_the_log_of_handshakes(secure: Listening) -> None:
 
 
 def test_what_the_client_does_not_accept(secure: Listening, tmp_path: Path) -> None:
-    """openssl finds the wrong CA and the wrong name; other clients are served on."""
+    """`openssl` finds the wrong CA and the wrong name; other clients are served on."""
     with TlsWire(secure) as other:
         stranger = Authority(tmp_path / "other", "another CA")
         for flags, says in (

@@ -111,7 +111,7 @@ def test_a_client_of_the_server_at_the_bus(
 def test_a_client_of_the_bus_at_the_server(
     shared_server: ServerProcess, producer: QueueClient, use: Callable[[Address], None]
 ) -> None:
-    """It says that a queue server listens there, instead of sharing the messages of the workers."""
+    """A client of the bus says that a queue server listens there, instead of taking messages from the workers."""
     mid = producer.push("jobs", "work")
     with pytest.raises(WrongProgram, match=rf"{shared_server.port} is a queue server, .*and no bus: .* 9878"):
         use(shared_server)
@@ -169,7 +169,7 @@ def test_an_earlier_version(answer: str) -> None:
 
 
 def test_a_client_of_the_bus_with_a_token_at_the_server(shared_server: ServerProcess) -> None:
-    """It says so too, whatever the server thinks of the token."""
+    """A client of the bus says that a queue server listens there, whether or not the server accepts the token."""
     bus = BusClient(shared_server.host, shared_server.port, timeout=WITHIN, reconnect=False, token="a" * 30)
     with bus, pytest.raises(WrongProgram, match="is a queue server"):
         next(iter(bus.subscribe("jobs")))

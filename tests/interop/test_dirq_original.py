@@ -213,7 +213,7 @@ def test_same_strange_tables(text: str) -> None:
 
 @pytest.mark.parametrize("make", [our_simple, their_simple])
 def test_paths_and_references(tmp_path: Path, make: Make) -> None:
-    """add_path, add_ref, get_ref and get_path of one, read by the other."""
+    """Each library reads what add_path and add_ref of the other have stored, with get_ref and get_path."""
     other = their_simple if make is our_simple else our_simple
     given_path = tmp_path / "given"
     given_path.write_bytes(b"from a path")

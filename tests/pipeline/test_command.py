@@ -269,7 +269,7 @@ def test_progress_line_on_terminal() -> None:
 
 @pytest.mark.parametrize(("verbose", "lines"), [(False, 0), (True, 2)])
 def test_progress_line_without_terminal(verbose: bool, lines: int) -> None:
-    """Nothing in a log, unless with -v: then a line for each batch."""
+    """Without a terminal, the progress line writes nothing to a log. With -v it writes a line for each batch."""
     stream = io.StringIO()
     line = command.ProgressLine(stream, terminal=False, verbose=verbose)
     line(FinishedBatch("orders", 0, 1))

@@ -1,4 +1,5 @@
-"""kill -9 of the JVM, the driver, the server, and of several at once, under load: each message arrives exactly once."""
+"""`kill -9` of the JVM, the driver, the server, and of several at once, under load: each message arrives exactly
+once."""
 
 import os
 import random
@@ -80,7 +81,7 @@ class Job:
         return code
 
     def kill(self, *, jvm: bool, driver: bool) -> None:
-        """kill -9. Whatever was not killed has to end by itself."""
+        """Kills processes with SIGKILL. The others have to end by themselves."""
         jvms = self.jvms()
         watched = [os.pidfd_open(pid) for pid in jvms]
         if jvm:
@@ -202,7 +203,7 @@ def finish(arguments: Sequence[str], client: QueueClient, log: Path) -> None:
 
 
 def check(load: Load, arrived: list[bytes]) -> None:
-    """pushed = arrived + what the competitor took; nothing lost, nothing twice."""
+    """Checks that the arrived messages and those of the competitor are the pushed ones, each once."""
     assert len(arrived) == len(set(arrived)), "a message arrived twice"
     assert len(load.taken) == len(set(load.taken))
     assert set(arrived) & set(load.taken) == set(), "a message arrived, and the competitor has it too"

@@ -127,7 +127,7 @@ def test_replay_continues_after_interruption(
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_replay_makes_unfinished_plan_anew(queue: SparkQueue, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was pushed then."""
+    """A run that was killed before its plan was complete has pushed nothing, and the next one makes a new plan."""
 
     def fails(self: PlanStore, plan: Any) -> None:
         raise InterruptedRun

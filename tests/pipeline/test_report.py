@@ -194,7 +194,7 @@ def test_report_page_names_what_was_left_out(by_hand: Made) -> None:
 
 
 def test_every_column_is_documented(by_hand: Made) -> None:
-    """docs/report.md has a row for each table, and for each column of it, and for no other."""
+    """`docs/report.md` has a row for each table, and for each column of it, and for no other."""
     text = (PROJECT / "docs" / "report.md").read_text(encoding="utf-8")
     tables = ("per_hour", "queues", "depth", "top_received", "waited_longest")
     for names in (tables[:2], tables[2:3], tables[3:]):

@@ -71,7 +71,8 @@ def test_route_pushes_rows_of_query(queue: SparkQueue, out: SparkQueue, run: Run
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_route_null_body_without_errors_queue(queue: SparkQueue, out: SparkQueue, run: Run) -> None:
-    """Nothing is dropped: the batch stays claimed, and a better query, run again, gets it."""
+    """A NULL body without a queue for errors loses no message: the batch stays claimed, and a run with a better query
+    gets it."""
     queue.push("1", "one")
     with pytest.raises(BadQueryError, match="NULL body"):
         run(NUMBERS)

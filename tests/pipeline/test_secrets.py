@@ -1,4 +1,4 @@
-"""Nothing secret is in what Spark shows and keeps: plans, the UI, the event log, checkpoints, logs, command lines."""
+"""Spark shows and keeps no secrets: plans, the UI, the event log, checkpoints, logs, command lines."""
 
 import os
 import subprocess
@@ -75,7 +75,8 @@ def test_spark_shows_and_keeps_no_secret(java: None, tmp_path: Path) -> None:
 @pytest.mark.long  # half a minute: Spark starts twice
 @pytest.mark.timeout(300)
 def test_archive_over_tls(java: None, tmp_path: Path) -> None:
-    """qs-pipeline archives over TLS with a token of its environment; with a wrong one it says so, and shows nothing."""
+    """`qs-pipeline` archives over TLS with a token of its environment; with a wrong one it says so, and shows
+    nothing."""
     tokens = token_files(tmp_path)
     access = access_file(tmp_path / "access.toml", "orders")
     certificate = local()

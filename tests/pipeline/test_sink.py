@@ -65,7 +65,7 @@ def test_write_with_failed_tasks(queue: SparkQueue) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_failed_write_is_invisible(queue: SparkQueue) -> None:
-    """Nothing is visible of it, whatever its tasks have staged: a null among the rows, here."""
+    """A failed write shows no row, whatever its tasks have staged. Here, one row of them has a null."""
     frame = numbered(queue, 5000, 2).selectExpr("nullif(body, '4999') AS body")
     error = fails(queue, frame)
     assert isinstance(error, BadMessageError)
@@ -125,7 +125,7 @@ def test_stream_batch_run_again(queue: SparkQueue, tmp_path: Path) -> None:
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_stream_refuses_output_mode_complete(queue: SparkQueue, source: SparkQueue, tmp_path: Path) -> None:
-    """outputMode complete would write everything again in each batch: it is refused."""
+    """`outputMode` complete would write everything again in each batch: it is refused."""
     source.push("a")
     counts = source.stream().groupBy("queue").count().selectExpr("CAST(count AS STRING) AS body")
     writer = counts.writeStream.format("qs").outputMode("complete").options(**queue.options())

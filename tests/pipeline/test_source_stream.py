@@ -55,7 +55,7 @@ def test_stream_reads_what_is_there(queue: SparkQueue, checkpoint: Path) -> None
 
 @pytest.mark.long  # ten seconds, on two cores
 def test_stream_bounds_bytes_of_batch(queue: SparkQueue, checkpoint: Path) -> None:
-    """maxBytesPerTrigger bounds a batch too, and one message is always taken."""
+    """`maxBytesPerTrigger` bounds a batch too, and one message is always taken."""
     queue.push(*[b"x" * 100] * 3, b"y" * 1000)
     batches = drain(queue.stream(maxBytesPerTrigger=250), checkpoint)
     assert [len(rows) for rows in batches.values()] == [2, 1, 1]

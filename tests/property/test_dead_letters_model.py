@@ -363,7 +363,7 @@ class FilesMachine(DeadLettersMachine):
 
     @rule()
     def keep(self) -> None:
-        """Nothing is removed for its age."""
+        """Does nothing: in this machine no message is removed for its age."""
 
     @rule(pick=PICKS)
     def a_commit_that_fails(self, pick: int) -> None:

@@ -111,8 +111,8 @@ class JournalMachine(EngineMachine):
 
     @rule(error=st.sampled_from([errno.ENOSPC, errno.EDQUOT]), payload=st.binary(max_size=9))
     def commit_fails(self, error: int, payload: bytes) -> None:
-        """Nothing that was asked for since the last commit has happened, except receives: they are never taken back.
-        Their records, which a failed commit may lose, are written first."""
+        """Fails a commit, which takes back every operation since the last one, except receives. Their records, which a
+        failed commit may lose, are written first."""
         if self.engine.queue("q").stats().delivered != self.noted:
             self.commit(True)
         store = self.store

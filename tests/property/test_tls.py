@@ -25,7 +25,7 @@ def changed(data: bytes, where: list[tuple[int, int]]) -> bytes:
 @settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200), st.booleans(), st.sampled_from([b"", b"\x16\x03\x01\x00", b"\x15\x03\x03\x00\x02"]))
 def test_any_bytes(data: bytes, server_side: bool, begin: bytes) -> None:
-    """Nothing but the one error comes out of a handshake, on either side."""
+    """A handshake with any bytes raises no other error than TlsError, on either side."""
     channel = TlsChannel(_SERVERS, server_side=True) if server_side else TlsChannel(_CLIENTS, host="localhost")
     with contextlib.suppress(TlsError):
         assert channel.receive(begin + data) == b""
@@ -35,7 +35,7 @@ def test_any_bytes(data: bytes, server_side: bool, begin: bytes) -> None:
 @settings(max_examples=examples(200), deadline=None)
 @given(changes, changes)
 def test_changed_handshakes(hello: list[tuple[int, int]], answer: list[tuple[int, int]]) -> None:
-    """Nothing but the one error comes out of a handshake that was changed on its way, on either side."""
+    """A handshake that was changed on its way raises no other error than TlsError, on either side."""
     client, server = TlsChannel(_CLIENTS, host="localhost"), TlsChannel(_SERVERS, server_side=True)
     first = client.take()
     with contextlib.suppress(TlsError):

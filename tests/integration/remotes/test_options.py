@@ -43,7 +43,7 @@ def test_dead_letters_at_sqs(elsewhere: Elsewhere, wire: Wire) -> None:
 
 
 def test_options_that_are_changed(wire: Wire) -> None:
-    """set-queue changes what it names, at once; an empty value removes."""
+    """`set-queue` changes what it names, at once; an empty value removes."""
     qid = made(wire, "changed", "sqs", visibility=5)
     assert code(wire.ask(set_queue(qid, LETTERS.format("dead")))) == 0
     assert 'visibility="5" retention="345600" dead-letter="dead" max-receives="2"' in options(wire, qid)
@@ -105,7 +105,7 @@ def test_a_dead_letter_queue_that_is_made_later(remote_server: ServerProcess, wi
 
 
 def test_retention_at_sqs(wire: Wire) -> None:
-    """get-queue says how long SQS keeps messages; it is changed and removed; what SQS cannot is refused."""
+    """`get-queue` says how long SQS keeps messages; it is changed and removed; what SQS cannot is refused."""
     qid = made(wire, "kept", "sqs", retention=60)
     for asked, said in (("visibility='7'", "60"), ("retention='90.5'", "91"), ("retention=''", "345600")):
         assert code(wire.ask(set_queue(qid, asked))) == 0

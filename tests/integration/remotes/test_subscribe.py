@@ -145,7 +145,7 @@ def test_disconnection(elsewhere: Elsewhere, wire: Wire, other: Wire, qid: str, 
 
 
 def test_figures_of_consumers(remote_server: ServerProcess, wire: Wire, other: Wire, qid: str) -> None:
-    """queue-stats counts subscriptions and receives that wait, of one queue and in the figures of all."""
+    """`queue-stats` counts subscriptions and receives that wait, of one queue and in the figures of all."""
 
     def figures() -> list[tuple[str, str]]:
         everything = other.ask(request("queue-stats"))

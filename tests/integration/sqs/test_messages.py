@@ -233,7 +233,7 @@ def test_window_that_ends(engine: SqsEngine) -> None:
 
 
 def test_what_is_not_in_flight_here(engine: SqsEngine) -> None:
-    """Nothing can be done to a message that was not received through this engine, and the text says why."""
+    """A message that was not received through this engine cannot be settled, and the text says why."""
     [mid] = push(engine, b"x")
     calls: tuple[Callable[[], object], ...] = (
         lambda: engine.queue("q").delete(Receipt(mid)),

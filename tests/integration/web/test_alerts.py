@@ -81,7 +81,7 @@ def test_alert(tmp_path: Path, alert: str) -> None:
 
 @needs_promtool
 def test_the_files_are_valid() -> None:
-    """promtool accepts the rules and the configuration."""
+    """`promtool` accepts the rules and the configuration."""
     promtool("check", "rules", str(ALERTS))
     promtool("check", "config", str(ALERTS.with_name("prometheus.yml")))
 

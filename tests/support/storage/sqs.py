@@ -50,7 +50,7 @@ def give_credentials(patch: pytest.MonkeyPatch) -> None:
 
 
 class SqsServer:
-    """moto's server as a child process. It keeps everything in memory: after a new start it is empty."""
+    """`moto`'s server as a child process. It keeps everything in memory: after a new start it is empty."""
 
     def __init__(self, port: int = 0) -> None:
         self.host, self.port = "127.0.0.1", port

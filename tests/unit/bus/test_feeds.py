@@ -189,7 +189,7 @@ async def test_one_that_was_silent_beside_another(world: World, speaks: bool, fi
 
 
 async def test_with_nobody_there(world: World) -> None:
-    """Nothing is asked of the server while nobody is there, and what still comes is given back."""
+    """Without subscribers the feed asks the server for no messages, and gives back those that still come."""
     q = world.fan_out()
     client = world.client()
     client.join(q)

@@ -48,14 +48,14 @@ def test_address_forms(made: Any, form: str) -> None:
 @pytest.mark.parametrize("made", CLIENTS)
 @pytest.mark.parametrize("text", WRONG)
 def test_address_malformed_is_refused(made: Any, text: str) -> None:
-    """It is a ValueError at once, which shows no password."""
+    """A malformed address raises ValueError at once, and the text shows no password."""
     with pytest.raises(ValueError, match=r"HOST:PORT|is not|unknown scheme|no user") as raised:
         made(text)
     assert "secret" not in str(raised.value)
 
 
 def test_host_set_later_takes_no_port() -> None:
-    """It may be an IPv6 address; a port and a scheme are for a new client."""
+    """A host that is set later may be an IPv6 address. A port or a scheme needs a new client."""
     client = QueueClient("host:7")
     client.host = "::1"
     assert place(client) == ("::1", 7)

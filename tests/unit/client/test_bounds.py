@@ -134,7 +134,7 @@ def test_names_over_their_length(field: str, call: Callable[[Any], object]) -> N
 
 
 def test_names_over_their_length_without_a_server() -> None:
-    """It is one too when there is no server, and not an outage to be waited for."""
+    """A name that is too long is an error without a server too, and not an outage to be waited for."""
     with pytest.raises(ValueError, match=r"^key\b.* has 300 characters"):
         NOBODY.push("q", "x", key=LONG)
 

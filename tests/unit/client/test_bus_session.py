@@ -127,7 +127,7 @@ def test_message_is_acknowledged_when_the_next_is_asked_for() -> None:
 
 
 def test_message_without_ack_is_not_acknowledged() -> None:
-    """Nothing is sent for a message, and it cannot be acknowledged by hand."""
+    """Without ack, the client sends no answer to a message, and the message cannot be acknowledged by hand."""
     driven = Driven(ack=False)
     driven.subscribe()
     driven.deliver(1, 2)
@@ -205,7 +205,7 @@ def test_outage_with_a_message_in_hand() -> None:
 
 @pytest.mark.parametrize("ack", [True, False])
 def test_outage_after_messages_were_read(ack: bool) -> None:
-    """Nothing that was read is dropped when only the reading fails: without ack it would be lost."""
+    """No message that was read is dropped when only the reading fails: without ack it would be lost."""
     driven = Driven(ack)
     driven.subscribe()
     driven.deliver(1, 2)

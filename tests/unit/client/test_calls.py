@@ -430,7 +430,7 @@ def test_answer_that_lacks_its_value() -> None:
 
 @pytest.mark.parametrize(("queues", "sizes"), [(3, [1000, 1000, 500]), (30, [100] * 25), (4000, [1, 1, 1])])
 def test_copy_goes_in_lists_that_a_server_takes(queues: int, sizes: list[int]) -> None:
-    """copy() of many ids into many queues asks for at most as many copies at once as a server makes."""
+    """`copy()` of many ids into many queues asks for at most as many copies at once as a server makes."""
     mids, into = list(range(sum(sizes))), [f"q{number}" for number in range(queues)]
     answers = [CopyMessage("q", mids=[1]) for _ in sizes]
     requests, copied = play(calls.copy("q", mids, into), *answers)

@@ -116,7 +116,7 @@ def test_server_from_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def test_bus_from_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """tail talks to QS_BUS, and does not care for a server."""
+    """`tail` talks to QS_BUS, and does not care for a server."""
     monkeypatch.setenv("QS_SERVER", "example:x")
     monkeypatch.setenv("QS_BUS", "")
     assert command_line(["tail", "q"]).bus == ("127.0.0.1", 9878, None) == bus("127.0.0.1")
@@ -201,7 +201,7 @@ def test_help_command_shows_the_same_as_the_flag(capsysbinary: pytest.CaptureFix
 
 @pytest.mark.parametrize("argv", [["tail", "q", "-s", "no address"], ["-s", "h:1", "tail", "q"]])
 def test_tail_with_server_names_the_bus(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """tail with --server says that it is the bus which it talks to."""
+    """`tail` with --server says that it is the bus which it talks to."""
     with pytest.raises(SystemExit) as exited:
         command_line(argv)
     assert exited.value.code == 2

@@ -141,7 +141,7 @@ def test_settings_with_a_scheme(make: type[QueueClient]) -> None:
     ],
 )
 def test_import_without_tls_leaves_ssl_out(program: str) -> None:
-    """ssl takes long to import: a client without TLS does not, and neither does qs."""
+    """`ssl` takes long to import: a client without TLS does not, and neither does qs."""
     check = f"{program}; import sys; sys.exit('ssl' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -352,7 +352,7 @@ def test_data_of_no_document_is_unexpected() -> None:
 
 
 def test_ask_with_a_name_that_xml_cannot_carry() -> None:
-    """Nothing is asked, sent or waited for."""
+    """A name that XML cannot carry leaves no request that is sent or waited for."""
     session = Session()
     for attempt in (session.ask, session.post):
         with pytest.raises(ValueError, match="U\\+0000"):
@@ -505,7 +505,7 @@ def test_greeting_of_a_server_that_leaves() -> None:
     "data", [b"H", b"HTTP/1.1 400 Bad Request\r\n", b"<!DOCTYPE HTML>\n<html>", b"<html><p></html>"]
 )
 def test_greeting_of_an_http_server(data: bytes) -> None:
-    """It is known by its first bytes, and those may come alone."""
+    """An HTTP server is known by its first bytes, which may come alone."""
     session, pending = greeted()
     session.receive_data(data)
     with pytest.raises(SpeaksHttp):

@@ -38,7 +38,7 @@ def test_mend_removes_torn_entries(tmp_path: Path) -> None:
 
 
 def test_last_without_checkpoint(tmp_path: Path) -> None:
-    """Nothing is made by asking."""
+    """Reading a log of a missing checkpoint makes no files."""
     checkpoint = Checkpoint(LocalFiles(str(tmp_path)), "c")
     checkpoint.mend()
     assert checkpoint.last(OFFSETS) is None

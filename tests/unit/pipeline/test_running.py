@@ -72,7 +72,7 @@ def test_route_state_writes_missing_commit(tmp_path: Path) -> None:
 
 
 def test_route_state_writes_no_commit_of_earlier_batch(tmp_path: Path) -> None:
-    """Nothing is written about what Spark has gone on from."""
+    """A commit is not written for a batch after which Spark has begun another."""
     _entry(tmp_path, OFFSETS, 4)
     checkpoint = Checkpoint(LocalFiles(str(tmp_path)), "checkpoint")
     checkpoint.must_have_commit(3)

@@ -27,7 +27,7 @@ def token_file(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None but those that a test sets."""
+    """Removes the variables with tokens and CAs, so that there are only those that a test sets."""
     for name in ("QS_TOKEN", "QS_TOKEN_FILE", "QS_CA"):
         monkeypatch.delenv(name, raising=False)
 
@@ -54,7 +54,7 @@ def test_options_round_trip(security: Security) -> None:
 
 
 def test_security_of_flags() -> None:
-    """qs-pipeline's flags and the scheme of its address say the same as the options."""
+    """`qs-pipeline`'s flags and the scheme of its address say the same as the options."""
     given = ["--ca", "ca.pem", "--cert", "c.pem", "--client-key", "c.key", "--token-file", "t"]
     arguments = parse(["archive", "q", "--to", "d", "-s", "qss://h:7", *given])
     assert arguments.server == ("h", 7)

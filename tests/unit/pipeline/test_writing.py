@@ -47,7 +47,8 @@ def _held(ledger: Ledger) -> list[bytes]:
 
 
 def test_publish_parts_of_two_tasks(ledger: Ledger) -> None:
-    """Nothing is visible before; then all of it, in order of task and row, and once however often it is committed."""
+    """No row is visible before the publish. Then all are, in order of task and row, and once however often it is
+    committed."""
     server = ledger.server()
     staged = [stage(server, _bodies(2500, task), "p", 1, task, 0) for task in (1, 0)]
     assert not ledger.ready

@@ -180,7 +180,7 @@ def test_print_completion_of_each_shell(
 
 
 def test_print_completion_works_in_bash(capsys: pytest.CaptureFixture[str]) -> None:
-    """bash completes commands, their flags, and names of files after --file."""
+    """`bash` completes commands, their flags, and names of files after --file."""
     with pytest.raises(SystemExit, match="0"):
         qs().parse_args(["--print-completion", "bash"])
     script = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""requirements/, which a set-up without uv and the image install from, is what uv.lock says: every package that is
+"""`requirements`/, which a set-up without uv and the image install from, is what uv.lock says: every package that is
 needed, in its version, with its hashes."""
 
 import re

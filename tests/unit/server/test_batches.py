@@ -277,8 +277,8 @@ def test_secure_that_fails_is_logged_and_batch_runs(bench: Bench, caplog: pytest
 
 
 def test_list_requests_end_slice_when_room_is_little(bench: Bench) -> None:
-    """delete-message and copy-message with lists go on in the next batch when little room is left, and answer once with
-    all that they have done."""
+    """`delete-message` and copy-message with lists go on in the next batch when little room is left, and answer once
+    with all that they have done."""
     mids = bench.push(400)
     bench.engine.of_a_delete = LEFT // 20
     copying = bench.connection(CopyMessage("q", mids=list(mids), queues=["into"]))

@@ -1,4 +1,4 @@
-"""queue-stats says how many clients want the messages of a queue: subscriptions, and receives that wait."""
+"""`queue-stats` says how many clients want the messages of a queue: subscriptions, and receives that wait."""
 
 import re
 from pathlib import Path

@@ -109,7 +109,7 @@ async def test_stored_between_refusals_does_not_end_full_disk(
 async def test_full_disk_stays_full_without_requests(
     nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That nobody tries any more does not mean that there is room."""
+    """A full disk still counts as full when no request tries to write any more."""
     room = await looking(nursery, autojump_clock)
     room.refused(1000)
     await trio.sleep(10_000)

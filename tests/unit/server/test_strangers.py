@@ -89,7 +89,7 @@ async def test_client_that_authenticates_in_time_stays(tmp_path: Path, autojump_
 
 
 async def test_wrong_token_makes_stranger(tmp_path: Path, autojump_clock: Clock) -> None:
-    """It is a stranger from then on, whose time begins there."""
+    """A client with a wrong token is a stranger from then on, and its time begins there."""
     async with closed(tmp_path, autojump_clock) as running:
         client = await known(running)
         await trio.sleep(1000)
@@ -100,7 +100,8 @@ async def test_wrong_token_makes_stranger(tmp_path: Path, autojump_clock: Clock)
 
 
 async def test_principal_taken_out_has_time_to_authenticate(tmp_path: Path, autojump_clock: Clock) -> None:
-    """It has the time of a stranger to authenticate as somebody else; who does so stays."""
+    """A client whose principal was taken out has the time of a stranger to authenticate as another principal, and then
+    stays."""
     async with closed(tmp_path, autojump_clock, KNOWN, principal("other", read=["q"])) as running:
         one, two = await known(running), await known(running)
         await trio.sleep(1000)

@@ -119,7 +119,7 @@ async def test_release_by_other_client_is_delivered(running: Serving, autojump_c
 
 
 async def test_release_by_subscriber_is_delivered_again(running: Serving, autojump_clock: Clock) -> None:
-    """release-message gives a delivery back: with no other subscriber it comes again at once."""
+    """`release-message` gives a delivery back: with no other subscriber it comes again at once."""
     client = await subscriber(running, prefetch=1)
     [mid] = mids(await running.connect().ask(push("q", "x")))
     assert receives(await client.line()) == 1
@@ -162,7 +162,7 @@ async def test_window_end_of_delivery_is_delivered_again(running: Serving, autoj
 
 
 async def test_extend_keeps_delivery_and_prefetch(running: Serving, autojump_clock: Clock) -> None:
-    """extend-message keeps a delivery, and its place in the prefetch, for longer."""
+    """`extend-message` keeps a delivery, and its place in the prefetch, for longer."""
     client, began = await subscriber(running, prefetch=1, visibility=10), trio.current_time()
     await running.connect().ask(push("q", "x"))
     [mid] = mids(await client.line())
@@ -319,7 +319,7 @@ async def test_several_subscriptions_of_one_connection(running: Serving, autojum
 
 @pytest.mark.parametrize("peek", ["yes", "no"])
 async def test_get_of_own_delivery_changes_nothing(running: Serving, autojump_clock: Clock, peek: str) -> None:
-    """get-message of what is in flight to the asking connection gives its payload, and changes nothing."""
+    """`get-message` of what is in flight to the asking connection gives its payload, and changes nothing."""
     client, other = await subscriber(running), running.connect()
     [mid] = mids(await other.ask(push("q", "x")))
     delivery = await client.line()

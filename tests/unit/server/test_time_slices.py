@@ -89,7 +89,7 @@ def fill(engine: JournalEngine, count: int) -> list[int]:
 
 
 def test_copy_list_runs_in_slices(engine: JournalEngine) -> None:
-    """copy-message of many ids into many queues: no slice is much longer than a time slice, and each message is whole
+    """`copy-message` of many ids into many queues: no slice is much longer than a time slice, and each message is whole
     in the slice that copies it."""
     stored = fill(engine, 75)
     into = [f"into-{number}" for number in range(40)]
@@ -154,7 +154,7 @@ def test_list_of_very_many_queues_runs_in_slices(
 
 
 def test_server_stats_counts_work_for_each_queue(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """server-stats adds up the figures of all queues: the more there are, the fewer such requests are in a time
+    """`server-stats` adds up the figures of all queues: the more there are, the fewer such requests are in a time
     slice."""
     monkeypatch.setattr("qs_server.operations.queues._FIGURES", 0)
     monkeypatch.setattr("qs_server.operations.queues._COUNTED", 1)
@@ -180,7 +180,7 @@ class _Kept(list[Any]):
 
 
 def test_delete_list_runs_in_slices(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """delete-message with a list: all are deleted, in slices."""
+    """`delete-message` with a list deletes all of it, in slices."""
     monkeypatch.setattr(service, "TURN", 10)
     stored = fill(engine, 25)
     batch = RequestBatch(deque([DeleteMessage("q", mids=list(stored))]), service_of(engine), 1 << 20)
@@ -189,7 +189,7 @@ def test_delete_list_runs_in_slices(engine: JournalEngine, monkeypatch: pytest.M
 
 
 def test_ack_claim_ends_claims_one_by_one(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ack-claim ends each open claim as a whole, the oldest first, and lets others run in between. A number
+    """`ack-claim` ends each open claim as a whole, the oldest first, and lets others run in between. A number
     that was not made yet is refused before any claim has ended."""
     monkeypatch.setattr(service, "TURN", 2)
     fill(engine, 170)
@@ -211,7 +211,7 @@ def test_ack_claim_ends_claims_one_by_one(engine: JournalEngine, monkeypatch: py
 
 
 def test_list_claims_pauses_between_checksums(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """list-claims sums up the ids of each claim, and lets others have their turn in between. It lists what was open
+    """`list-claims` sums up the ids of each claim, and lets others have their turn in between. It lists what was open
     when it began."""
     monkeypatch.setattr(service, "TURN", 4)
     monkeypatch.setattr(claiming, "_SUMMED", 20)
@@ -280,8 +280,8 @@ def test_copy_into_very_many_queues_is_quick(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ids", "queues"), [(3, COPIES // 3 + 1), (0, COPIES + 1)])
 async def test_copy_of_too_many_is_refused(running: Serving, autojump_clock: Clock, ids: int, queues: int) -> None:
-    """copy-message of more copies than are made at once: 400 that says the bound and what to do; nothing is copied, and
-    the connection goes on. As many as the bound are taken."""
+    """`copy-message` of more copies than are made at once: 400 that says the bound and what to do; nothing is copied,
+    and the connection goes on. As many as the bound are taken."""
     client = running.connect()
     stored = mids(await client.ask(push_list("q", *["x"] * max(ids, 1))))
     await client.ask(new_queue("into"))

@@ -237,7 +237,7 @@ async def test_subscription_to_removed_directory_ends(running: Serving, autojump
 
 
 async def test_purge_of_deliveries_gives_room(running: Serving, autojump_clock: Clock) -> None:
-    """purge-queue takes what was delivered too; the room that it took is there for what comes next."""
+    """`purge-queue` takes what was delivered too; the room that it took is there for what comes next."""
     client, other = await subscriber(running, prefetch=2), running.connect()
     await other.ask(push_list("q", *"abcdef"))
     await client.lines(2)

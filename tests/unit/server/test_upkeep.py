@@ -93,7 +93,7 @@ def now() -> int:
 
 
 def test_upkeep_waits_for_its_time(clock: MockClock) -> None:
-    """Nothing is begun before the engine says."""
+    """No upkeep begins before the time that the engine names."""
     [begun] = run(clock, 1, 20 * SECOND).begun
     assert begun >= 20
 

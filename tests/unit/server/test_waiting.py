@@ -1,4 +1,4 @@
-"""receive-message with wait: which receives wait, what wakes them, and in which order. Time is a parameter."""
+"""`receive-message` with wait: which receives wait, what wakes them, and in which order. Time is a parameter."""
 
 import os
 import re
@@ -106,7 +106,7 @@ async def test_wait_ends_with_empty_answer(running: Serving, autojump_clock: Clo
 
 
 async def test_receive_without_wait_answers_at_once(running: Serving, autojump_clock: Clock) -> None:
-    """wait="0" and none at all mean the same: an answer now."""
+    """A receive with wait="0", like one without wait, is answered at once."""
     client = running.connect()
     began = trio.current_time()
     for attributes in ({}, {"wait": 0}):

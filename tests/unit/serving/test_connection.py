@@ -242,7 +242,7 @@ async def test_a_client_that_does_not_end_is_left_after_a_moment(served: Served,
 
 
 async def test_a_client_that_is_turned_out_before_it_begins(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
-    """It is told why as soon as it begins."""
+    """A client that is refused before it begins is told why as soon as it begins."""
     served = Served(nursery)
     served.connection.turn_out(table.TOO_MANY, "too many")
     assert (served.phase, served.sent) == (Phase.NEW, "")

@@ -121,7 +121,7 @@ async def test_it_sleeps_while_nothing_comes(hub: CountingHub, pairs: list[Pair]
 
 
 async def test_a_closed_one_is_read_no_more(pair: Pair, hub: CountingHub) -> None:
-    """Nothing comes from a transport that is closed, not even its end; a socket that gets its number is read as any."""
+    """A closed transport reads no bytes, not even its end. A socket that gets its number is read as any."""
     pair.start()
     await settled()
     pair.transport.close()

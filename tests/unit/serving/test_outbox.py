@@ -258,7 +258,7 @@ async def test_cut_off_in_the_middle(pipe: Pipe, told: list[object]) -> None:
 
 
 async def test_emptied_is_called_when_nothing_waits(pipe: Pipe, nursery: trio.Nursery) -> None:
-    """It is called once the socket has taken what it did not take at once, and when the outbox is closed before."""
+    """The callback is called once the socket has taken the bytes that waited, and when the outbox is closed before."""
     emptied: list[int] = []
     outbox = Outbox(pipe, nursery, emptied=lambda: emptied.append(outbox.unsent))  # type: ignore[arg-type]
     pipe.give(1)

@@ -35,7 +35,7 @@ Ends = tuple[SocketTransport, TlsEnd]
 
 
 async def test_a_record_in_pieces(ends: Ends, nursery: trio.Nursery) -> None:
-    """Nothing is received before a record is complete; a read gives all records that it completes."""
+    """An incomplete record gives no bytes; a read gives all records that it completes."""
     transport, other = ends
     seen: list[bytes] = []
     transport.start(seen.append, pytest.fail)

@@ -64,7 +64,7 @@ def readable(bench: Bench) -> bool:
 
 
 def test_own_changes(bench: Bench, reports: list[bytes]) -> None:
-    """Nothing that the engine does itself is taken for somebody else's, and afterwards the descriptor is quiet."""
+    """The engine's own changes are not taken for another program's, and afterwards the descriptor is quiet."""
     a, b, c = bench.push(b"a", b"b", b"c")
     bench.engine.receive(["q"], 2, 10, 100)
     bench.engine.queue("q").extend(Receipt(a), 20)
@@ -173,7 +173,8 @@ def test_many_reports_of_files_that_are_gone(bench: Bench, tmp_path: Path, repor
 
 
 def test_late_report_of_a_close(bench: Bench) -> None:
-    """vsqs closes a file after renaming it; that report says nothing new, also when the message has moved on since."""
+    """`vsqs` closes a file after renaming it; that report says nothing new, also when the message has moved on
+    since."""
     [mid] = bench.push(b"x")
     bench.engine.receive(["q"], 1, 50, 100)
     queue = bench.engine._queues["q"]  # type: ignore[attr-defined]

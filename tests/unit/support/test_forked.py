@@ -60,7 +60,7 @@ def test_it_is_given_the_same(forking: Forking, tmp_path: Path, monkeypatch: pyt
 
 
 def test_it_ends_by_itself(forking: Forking, tmp_path: Path) -> None:
-    """run() returns what was printed and the exit code; its variables are set there, and not here."""
+    """`run()` returns what was printed and the exit code; its variables are set there, and not here."""
     script = tmp_path / "script.py"
     script.write_text(SHOWS)
     done = forking.run(script, "--flag", QS_OF_THE_TEST="added")

@@ -164,7 +164,7 @@ def test_direct_io(scene: Scene) -> None:
 
 
 def test_names_that_were_not_synced_are_lost(scene: Scene) -> None:
-    """fsync of the file does not make its name durable; fsync of the directory does."""
+    """`fsync` of the file does not make its name durable; fsync of the directory does."""
     scene.write("a", b"x", sync=True)
     assert distinct(scene.possible()) == [{}, {"a": b"x"}]
     assert scene.left(NOTHING, ordered=True) == {"a": b"x"}
@@ -212,7 +212,7 @@ def test_a_rename_to_another_directory(scene: Scene) -> None:
 
 
 def test_deleted_files_come_back(scene: Scene) -> None:
-    """unlink and rmdir are lost as any other change of names."""
+    """`unlink` and rmdir are lost as any other change of names."""
     scene.disk.mkdir(scene.at("d"))
     scene.write("d/a", b"x", sync=True)
     scene.disk.sync_directory(scene.at("d"))

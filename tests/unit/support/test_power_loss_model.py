@@ -28,7 +28,7 @@ def model() -> Model:
 
 
 def test_the_model_allows_what_was_under_way(model: Model) -> None:
-    """Nothing of it, or all, or each message by itself."""
+    """The model allows no part of the operation under way, or all of it, or each message by itself."""
     c = Held(b"c")
     for seen in (queue(m1=A), queue(m1=A, m2=B, m3=c), queue(m1=Held(b"a", 1, 500)), queue(m1=A, m3=c)):
         assert model.trouble(seen, 2, 5, 100) == []

@@ -76,7 +76,7 @@ class _Visit:
         return QueueInfo(qid, ready=self._held)
 
     def invalidate(self) -> None:
-        """Nothing is kept."""
+        """Does nothing: this upstream keeps no answers."""
 
     def redirect(self, page: str, done: str, number: int, *, q: str) -> tuple[str, str, int, str]:
         return page, done, number, q

@@ -119,8 +119,8 @@ def test_argument_of_wrong_type(tmp_path: Path, make: Make, arguments: dict[str,
 
 
 def test_lock(q: Any) -> None:
-    """True; again: False, or FileExistsError, and the time of the lock stays; of nothing: False, or FileNotFoundError,
-    which names the path."""
+    """The first lock returns True. A second one returns False, or raises FileExistsError, and leaves the lock's time.
+    The lock of a missing element returns False, or raises FileNotFoundError, which names the path."""
     name = locked(q)
     age(q, name, 500)
     assert q.lock(name) is False
@@ -134,7 +134,7 @@ def test_lock(q: Any) -> None:
 
 
 def test_unlock(q: Any) -> None:
-    """True; when it is not locked, FileNotFoundError or, permissive, False."""
+    """An unlock returns True; without a lock it raises FileNotFoundError or, permissive, returns False."""
     name = locked(q)
     assert q.unlock(name) is True
     with pytest.raises(FileNotFoundError):

@@ -332,7 +332,7 @@ def test_removals_are_synced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("make", [simple, queue])
 def test_nothing_is_synced_without_sync(tmp_path: Path, make: Callable[..., Any]) -> None:
-    """sync=False: nowhere."""
+    """With sync=False the queue syncs nowhere."""
     disk = Journal(tmp_path)
     q = make(tmp_path, disk=disk, sync=False)
     name = add(q)

@@ -125,7 +125,7 @@ def test_set(tmp_path: Path) -> None:
 
 
 def test_null(tmp_path: Path) -> None:
-    """Nothing happens."""
+    """The null queue does nothing."""
     assert run(NULL, tmp_path) == []
 
 

@@ -136,7 +136,7 @@ def test_next_uses_what_is_cached(q: QueueSimple) -> None:
 
 
 def test_next_before_first(q: QueueSimple) -> None:
-    """Nothing is cached, so "" is returned."""
+    """A `next` before the first `first` returns "", because no names are cached."""
     q.add(b"")
     assert q.next() == ""
 

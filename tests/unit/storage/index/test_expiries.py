@@ -78,7 +78,7 @@ def test_stale_times_take_no_call_long() -> None:
 
 
 def test_adding_many() -> None:
-    """add_all and among are what adding and asking one by one is, between, before and behind what is there."""
+    """`add_all` and among are what adding and asking one by one is, between, before and behind what is there."""
     for seed in range(30):
         chance = random.Random(seed)
         some = sorted(chance.sample(range(20_000), chance.choice((0, 3, 5 * CHUNK))))
@@ -102,7 +102,7 @@ def described(index: Index, mids: list[int]) -> object:
 
 
 def test_many_messages_of_an_index() -> None:
-    """show_all and remove_all do what show and remove do one by one; what was removed can be put back."""
+    """`show_all` and remove_all do what show and remove do one by one; what was removed can be put back."""
     for seed in range(6):
         chance = random.Random(seed)
         every = list(range(0, 4000, 2))

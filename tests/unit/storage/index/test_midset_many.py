@@ -28,7 +28,7 @@ def chosen(seed: int, size: int) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_set(size: int) -> None:
-    """discard_all."""
+    """A set after discard_all is the same as after single discards."""
     for seed in range(14):
         every, some = chosen(seed, size)
         together, apart = MidSet(every), MidSet(every)
@@ -44,7 +44,8 @@ def test_a_set(size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_map(size: int) -> None:
-    """values_of, set_all and discard_all, of keys that are there and of others, behind the last one and before."""
+    """A map gives the same with values_of, set_all and discard_all as one by one, for keys inside, between, before and
+    behind its own."""
     for seed in range(14):
         every, some = chosen(seed, size)
         together, apart = MidMap(every), MidMap(every)
@@ -76,7 +77,8 @@ def described(index: Index, mids: list[int]) -> object:
 
 
 def test_an_index() -> None:
-    """withhold_all and sizes; some messages are loaded, some not, some hidden."""
+    """An index gives the same with withhold_all and sizes as one by one; some messages are loaded, some not, some
+    hidden."""
     for seed in range(6):
         every, some = chosen(6 * seed, 500)
         together, apart = Index(every, {}), Index(every, {})

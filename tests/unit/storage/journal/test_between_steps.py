@@ -106,7 +106,7 @@ def test_a_queue_that_is_made_anew_in_a_batch_that_is_taken_back(session: LogSes
 
 
 def test_a_commit_with_a_removed_queue_fails(session: LogSession) -> None:
-    """It says so, also when the segment is gone."""
+    """A commit that fails raises its error also in a batch that removes a queue, when the segment is gone."""
     shutil.rmtree(session.root / ".journal")
     [mid] = session.queue("q").push([Draft(b"new")])
     session.engine.remove("other", force=True)

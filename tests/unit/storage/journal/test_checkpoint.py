@@ -58,7 +58,7 @@ def test_what_a_checkpoint_holds(tmp_path: Path) -> None:
 
 
 def test_slices_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that there may be a million of is written in one piece."""
+    """Parts that may have a million entries are written in slices."""
     bench = Bench(journal_engine(Durability.NONE)(tmp_path))
     _fill(bench)
     assert isinstance(bench.engine, DirectoriesEngine)
@@ -130,7 +130,7 @@ def test_no_slice_waits_for_the_disk(
 def test_a_checkpoint_that_cannot_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Is none: the one before it stays, and nothing of it is left over."""
+    """A checkpoint that cannot be synced leaves the earlier one in place, and no file of its own."""
     place = Place(tmp_path / "root")
     place.queue("q")
     place.restart()

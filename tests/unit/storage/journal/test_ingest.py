@@ -199,7 +199,8 @@ def test_a_crash_at_every_file_operation(tmp_path: Path, durability: Durability,
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EACCES])
 def test_an_error_at_every_file_operation(tmp_path: Path, error: int) -> None:
-    """Nothing is lost or doubled; it goes on by itself, or after a start if the journal itself has failed."""
+    """An error at any file operation loses or doubles no message. The upkeep goes on by itself, or after a start if the
+    journal has failed."""
     for at in itertools.count(1):
         place = IngestCase(tmp_path / f"{at}")
         for number in range(1, 4):

@@ -49,7 +49,8 @@ def fill(pool: Pool, *sizes: int) -> None:
     ],
 )
 def test_what_is_whole(pool: Pool, sizes: tuple[int, ...], whole: bool) -> None:
-    """It has as many bytes as two of the largest segments, and a file as large as one, which can be copied into it."""
+    """A whole pool has as many bytes as two of the largest segments, and a file as large as one, which can be copied
+    into it."""
     fill(pool, *sizes)
     assert pool.bytes == sum(sizes)
     assert pool.is_whole(SIZE) is whole
@@ -134,7 +135,7 @@ def test_three_are_enough(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_for_which_there_is_no_room(pool: Pool, disk: MeasuredDisk, tmp_path: Path) -> None:
-    """Nothing is left of a file that cannot be made."""
+    """A file that cannot be made leaves nothing behind."""
     disk.free = SIZE - 1
     with pytest.raises(OSError, match="space") as caught:
         pool.make(SIZE)
@@ -152,7 +153,8 @@ def test_files_are_zeros(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_an_obsolete_segment_is_used_again(pool: Pool, tmp_path: Path) -> None:
-    """It gets another name, and may have old frames. One that a backup has linked is removed: its bytes must stay."""
+    """An obsolete segment gets another name, and may have old frames. One that a backup has linked is removed: its
+    bytes must stay."""
     for name in ("1.segment", "2.segment"):
         (tmp_path / name).write_bytes(b"x" * SIZE)
     os.link(tmp_path / "2.segment", tmp_path / "backup")

@@ -120,7 +120,7 @@ def test_what_follows_a_torn_end(root: Path) -> None:
 
 
 def test_zeros_for_the_end(root: Path) -> None:
-    """Nothing of the last frame is there: nothing to say."""
+    """If no byte of the last frame was written, the start cuts nothing off and logs nothing."""
     segment = written(root, b"first", b"gone").segments[-1]
     last = segment.frames[-1]
     overwrite(segment.path, last.start, bytes(last.end - last.start))

@@ -142,7 +142,8 @@ def test_room_that_appears(small: SmallEngine) -> None:
 
 
 def test_a_request_that_needs_more_ends_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says how much, and gets that in the next batch, in a segment of its own; what came before it is committed."""
+    """A request says how many more bytes it needs, and gets them in the next batch, in a segment of its own; earlier
+    requests of the batch are committed."""
     segments_of(monkeypatch, SEGMENT, SEGMENT)
     small = SmallEngine(tmp_path, 1000)
     monkeypatch.setattr("support.storage.engines.without_broker", {})  # else the engine of the tests ends the batch

@@ -186,8 +186,7 @@ class Asked(dict[int, Any]):
 
 
 def test_a_message_that_was_never_copied_asks_no_other_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That a queue has shared payloads with many others does not slow down the removal of its other messages, also
-    after a start."""
+    """A queue that has shared payloads with many others removes its other messages no slower, also after a start."""
     bench = Bench(journal_engine(Durability.NONE)(tmp_path))
     assert isinstance(bench.engine, DirectoriesEngine)
     others = [f"b{number}" for number in range(50)]

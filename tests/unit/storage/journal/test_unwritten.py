@@ -10,7 +10,7 @@ from qs_storage.engine import Draft, Durability, Receipt
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Nothing is kept in memory but what has to be."""
+    """Makes a bench whose engine keeps in memory only what it must."""
     monkeypatch.setattr("qs_storage.journal.log.pool.SMALL_LOG", 0)
     return Bench(journal_engine(Durability.NONE, cache=0)(tmp_path))
 
