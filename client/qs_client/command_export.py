@@ -20,7 +20,7 @@ from .command_output import INCOMPLETE, OK, Output, complain
 from .errors import NotFound, ServerError
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
-"""Errors of a file system that has no hard links, or no room for one more."""
+"""Errors of a file system without hard links, or with too many links to a file."""
 
 
 class OtherFileError(OSError):

@@ -76,7 +76,7 @@ def test_into_one_queue(dead: Bench) -> None:
 
 
 def test_what_is_no_dead_letter_stays(dead: Bench) -> None:
-    """One in flight moves."""
+    """A redrive leaves messages that are not dead letters where they are, and moves a dead letter in flight."""
     bench = dead
     [plain] = bench.push(b"plain", qid="dead")
     first, second, third = listed(bench, qid="dead")[:3]

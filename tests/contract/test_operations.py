@@ -111,7 +111,7 @@ async def test_push_message_list(client: Client, autojump_clock: Clock) -> None:
 
 
 async def test_a_list_is_all_or_nothing(client: Client, autojump_clock: Clock) -> None:
-    """`push-message`, list form, of which one does not fit: none of it is stored."""
+    """`push-message` with a list stores no message if one of them does not fit."""
     await client.ask(new_queue("small", '<options capacity="3"/>'), push("small", "0"))
     assert code(await client.ask(push_list("small", "1", "2", "3"))) == 507
     assert len(mids(await client.ask(push_list("small", "1", "2")))) == 2

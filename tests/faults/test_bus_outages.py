@@ -51,13 +51,13 @@ class Place:
         self.server = server
 
     def ask(self, document: str) -> str:
-        """The server's answer."""
+        """Returns the server's answer."""
         assert self.server is not None
         with contextlib.closing(Wire(self.server)) as wire:
             return wire.ask(document)
 
     def count(self, qid: str) -> int:
-        """Messages in a queue."""
+        """Returns the number of messages in a queue."""
         return len(mids(self.ask(request("list-messages", f"<qid>{qid}</qid>", state="all"))))
 
     def wait_for(self, qid: str, count: int) -> None:

@@ -126,7 +126,7 @@ class World:
             self.engine.finish_upkeep(work)
 
     def work(self, chance: random.Random, steps: int) -> None:
-        """Some of everything."""
+        """Does some of everything: the operations of one run."""
         for _ in range(steps):
             mid = chance.choice(sorted(self.known)) if self.known else 0
             what = chance.randrange(9)

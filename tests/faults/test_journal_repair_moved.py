@@ -230,8 +230,8 @@ def test_a_link_of_the_chain_is_lost(root: Path, chain: str) -> None:
 @pytest.mark.parametrize("left", ["all", "all, damaged", "the oldest"])
 @pytest.mark.parametrize("then", ["dead letter", "copy"])
 def test_an_older_payload(root: Path, then: str, left: str) -> None:
-    """Where the newest payload is lost, the one before it is taken, of a segment that was given up and not removed yet.
-    Nothing is taken of a segment that is not whole, or after which one is missing: what was deleted could come back."""
+    """Where the newest payload is lost, the repair takes an earlier copy, from an obsolete segment that was not removed
+    yet."""
     world = World(root)
     mid = world.push()
     world.compact()

@@ -70,7 +70,7 @@ def wire(shared: ServerProcess) -> Iterator[Wire]:
 
 @pytest.fixture
 def other(shared: ServerProcess) -> Iterator[Wire]:
-    """Another client."""
+    """Connects another client."""
     with Wire(shared) as wire:
         yield wire
 

@@ -39,7 +39,8 @@ def queues_of(producer: Wire) -> set[str]:
 
 
 def test_a_name_belongs_to_its_principal(bus: BusProcess, producer: Wire, q: str) -> None:
-    """Its own clients share it, and an admin may use it too. Others get a name of their own, with all messages."""
+    """The clients of a principal share its name, and an admin may use the name too. Other principals get a name of
+    their own, with all messages."""
     with known(bus, "shop") as one, known(bus, "shop") as two, known(bus, "other") as other, known(bus, "ops") as ops:
         for wire in (one, two):
             assert code(wire.ask(subscribe(q, name="n", ack="client"))) == 0

@@ -34,7 +34,7 @@ def client_of(server: ScriptedServer, timeout: float | None = GIVE_UP) -> AsyncQ
 
 
 def serve(conversation: Conversation) -> None:
-    """Answers everything."""
+    """Answers every request."""
     while (request := conversation.read()) is not None:
         conversation.answer(request)
 

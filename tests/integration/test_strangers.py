@@ -40,7 +40,7 @@ def connected(kind: str, process: Listening) -> Wire:
 def port(
     request: pytest.FixtureRequest, shared_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Listening]]:
-    """Its kind, and a process of that kind, for several tests."""
+    """Yields the kind of a process and the process, which serves several tests."""
     with closed(request.param, shared_server, tmp_path_factory.mktemp("closed")) as process:
         yield request.param, process
 

@@ -56,7 +56,7 @@ def test_versions(secure: Listening, version: str) -> None:
 
 @pytest.mark.parametrize("cipher", ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-CHACHA20-POLY1305"])
 def test_good_ciphers(secure: Listening, cipher: str) -> None:
-    """These ciphers of TLS 1.2 are allowed."""
+    """Connections with these ciphers of TLS 1.2 are accepted."""
     assert openssl(secure, "-tls1_2", "-cipher", cipher)[0].startswith("<qs ")
 
 

@@ -98,7 +98,8 @@ def code(root: ET.Element) -> str | None:
 
 @pytest.mark.parametrize("head", OF_ITS_OWN, ids=["guid", "short", "hexadecimal", "empty", "another-type", "nothing"])
 def test_posts_and_reads_back(server: ServerProcess, head: str) -> None:
-    """Its pushes are stored, listed in `m`, read back and deleted, whatever else its documents carry."""
+    """The pushes of an early client are stored, listed in `m`, read back and deleted, whatever else its documents
+    carry."""
     qid = f"<qid>posted-{OF_ITS_OWN.index(head)}</qid>"
     plain = ">%s"
     with Early(server) as early:

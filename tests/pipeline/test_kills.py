@@ -97,7 +97,7 @@ class Job:
         assert self.ended.is_set()
 
     def log(self) -> str:
-        """Its stderr."""
+        """Returns the stderr of the process."""
         return self._log.read_text()
 
 

@@ -54,7 +54,7 @@ def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def archived(made: Path, tmp_path: Path) -> Path:
-    """A copy for the test."""
+    """Makes a copy of the archive for one test."""
     return Path(shutil.copytree(made, tmp_path / "archive [1]"))
 
 

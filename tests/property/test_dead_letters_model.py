@@ -359,7 +359,7 @@ class FilesMachine(DeadLettersMachine):
         return FilesEngine(self.root, clock=self.clock, durability=Durability.ALWAYS, disk=self.disk)
 
     def restart(self) -> None:
-        """Changes nothing."""
+        """Changes nothing: a start leaves visible messages visible."""
 
     @rule()
     def keep(self) -> None:

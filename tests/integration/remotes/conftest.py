@@ -25,14 +25,14 @@ def remote_server(elsewhere: Elsewhere, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def wire(remote_server: ServerProcess) -> Iterator[Wire]:
-    """A client."""
+    """Connects a client."""
     with Wire(remote_server) as wire:
         yield wire
 
 
 @pytest.fixture
 def other(remote_server: ServerProcess) -> Iterator[Wire]:
-    """Another client."""
+    """Connects another client."""
     with Wire(remote_server) as wire:
         yield wire
 

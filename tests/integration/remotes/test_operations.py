@@ -40,7 +40,7 @@ def qid(wire: Wire, name: str, storage: str) -> str:
 
 @pytest.fixture
 def local(wire: Wire, name: str) -> str:
-    """A queue of the root."""
+    """Makes a queue of the root's own storage."""
     wire.ask(new_queue(f"{name}-local"))
     return f"{name}-local"
 

@@ -14,7 +14,7 @@ from qs_storage.remote.sqs import SqsEngine
 
 @pytest.fixture
 def server(sqs_server: SqsServer) -> SqsServer:
-    """The endpoint."""
+    """Runs the endpoint."""
     return sqs_server
 
 

@@ -186,7 +186,7 @@ class FileSystem:
         node.set_attribute(next(self._numbers), name, value)
 
     def _begin(self, *args: object) -> None:
-        """A marker."""
+        """Does nothing: the entry is a marker."""
 
     _answered = _left_out = _begin
 

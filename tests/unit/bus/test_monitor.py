@@ -23,7 +23,7 @@ class FakeCounts(SubscriberCounts):
         self.done = trio.Event()
 
     def changed(self) -> None:
-        """Nothing."""
+        """Ignores changes of the counted queues."""
 
     async def noted(self) -> None:
         await self.done.wait()
@@ -39,7 +39,7 @@ def counts() -> FakeCounts:
 
 @pytest.fixture
 def monitor(counts: FakeCounts, nursery: trio.Nursery) -> Monitor:
-    """Without a server."""
+    """Makes a monitor without a server."""
     options = BusOptions(queues=("q",), settle=SETTLE)
     monitor = Monitor(options, lambda feed: None, lambda feed, error, text: None, hub=FakeHub(), timers=Timers())  # type: ignore[arg-type]
     monitor._counts, monitor._background = counts, nursery

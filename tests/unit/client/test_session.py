@@ -467,7 +467,8 @@ def greeted(*answers: Message) -> tuple[Session, Pending]:
 
 
 def test_greeting_of_another_program() -> None:
-    """Its first answer to a request says so, but not to a request for figures, and never to a program that posts."""
+    """The first answer of another program shows that it is not the expected one, except to a request for figures; a
+    program that posts never asks."""
     session, pending = greeted(Ping("qs-bus"))
     come(session)
     session.receive_data(answer_bytes(pending.request, Error(501, "not-implemented", "no")))
@@ -494,7 +495,7 @@ def test_greeting_of_the_expected_program(answer: Message) -> None:
 
 
 def test_greeting_of_a_server_that_leaves() -> None:
-    """Its last error, in answer to the greeting, is that of the requests that wait."""
+    """The last error of a server that leaves, in answer to the greeting, is the answer to the waiting requests."""
     session, pending = greeted(Error(503, "shutting-down", "bye"))
     assert isinstance(session.answer_to(pending), Error)
     with pytest.raises(ShuttingDown):

@@ -34,7 +34,7 @@ from qs_pipeline.writing import (
 
 @pytest.fixture
 def ledger() -> Ledger:
-    """An empty queue."""
+    """Makes an empty queue."""
     return Ledger()
 
 

@@ -1,4 +1,4 @@
-"""Tests what takes clients, and stops."""
+"""Tests how an acceptor takes clients, and stops."""
 
 from typing import Any
 

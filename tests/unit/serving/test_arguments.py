@@ -76,7 +76,7 @@ def test_parse_arguments_takes_one_queue_for_a_list(file: Path) -> None:
 
 
 def test_parse_arguments_of_the_page(file: Path) -> None:
-    """A flag that is repeated, each time with one text, is a list too."""
+    """A flag that is repeated, each time with one text, is a list in the file too."""
     file.write_text('allow-host = ["a.example", "B.example:1"]\nread-only = true\npath = "/queues/"\n')
     options, _ = web_options(["--config", str(file)])
     assert (options.hosts, options.read_only, options.path) == (("a.example", "b.example:1"), True, "/queues")
@@ -84,7 +84,7 @@ def test_parse_arguments_of_the_page(file: Path) -> None:
 
 
 def test_parse_arguments_prefers_the_file_to_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """QS_SERVER is for when neither a flag nor the file names the server."""
+    """The variable QS_SERVER counts only when neither a flag nor the file names the server."""
     monkeypatch.setenv("QS_SERVER", "other.example:1")
     file.write_text('server = "queues.example:7"\n')
     assert bus_options(["--config", str(file)])[0].server == ("queues.example", 7)
@@ -147,7 +147,7 @@ def test_parse_arguments_says_what_is_wrong(
 
 
 def test_parse_arguments_of_the_bus_says_what_is_wrong(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Lists are of texts; a token is not repeated, as an error may be logged."""
+    """Lists must contain texts. The error does not repeat a token, because errors may be logged."""
     for text in ("queue = 5", "queue = ['a', 5]"):
         assert "queue: has to be a text, or a list of texts, and is a whole number" in refused(
             file, text, capsys, "queue-bus.py"
@@ -175,7 +175,7 @@ def test_parse_arguments_finds_contradictions_of_file_and_flags(file: Path, caps
 
 @pytest.mark.parametrize("program", READERS)
 def test_every_flag_is_a_key(program: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The keys are the long flags that the help shows, but for those that only the command line has."""
+    """The keys are the long flags that the help shows, except those that only the command line has."""
     with pytest.raises(SystemExit, match="0"):
         READERS[program](["--help"])
     lines = re.findall(r"^  (-.*?)(?:  .*)?$", capsys.readouterr().out, re.MULTILINE)

@@ -27,13 +27,13 @@ def test_flag_memcached_refuses_wrong_addresses(address: str, capsys: pytest.Cap
 
 
 def test_flag_memcached_takes_addresses() -> None:
-    """IPv6 stands in brackets."""
+    """An IPv6 address stands in brackets."""
     options, _ = server_options(["--memcached", "[::1]:1,localhost:2, 10.0.0.1"])
     assert options.engines == {"memcached": {"servers": (("::1", 1), ("localhost", 2), ("10.0.0.1", 11211))}}
 
 
 def test_flags_for_numbers_say_what_is_no_number(capsys: pytest.CaptureFixture[str]) -> None:
-    """The flag and the text are named, also of a number that no machine needs."""
+    """The error names the flag and the text, also for a number that no machine needs."""
     for text, says in (("1GB", "'1GB' is not a whole number"), ("9" * 400, f"{'9' * 400} is more than {10**15}")):
         with pytest.raises(SystemExit, match="2"):
             server_options(["--cache", text])

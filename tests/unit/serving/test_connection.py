@@ -34,13 +34,13 @@ class Wire(Transport):
         self._more = trio.Event()
 
     def say(self, *pieces: bytes | OSError) -> None:
-        """The other side sends these, and the hub reads until nothing is wanted any more."""
+        """Sends bytes from the other side, and lets the hub read until the session wants no more."""
         self.coming += pieces
         while self.coming and not self.held:
             self.ready()
 
     def read(self) -> None:
-        """The other side reads everything."""
+        """Reads everything at the other side."""
         self.credit = 1 << 30
         self._more.set()
 
@@ -262,7 +262,8 @@ async def test_a_document_in_pieces_has_its_time(served: Served, autojump_clock:
 
 
 async def test_bytes_that_nobody_has_read_are_no_delay_of_the_client(served: Served, autojump_clock: MockClock) -> None:
-    """A step in whose end bytes lie there does not count: the client had sent them."""
+    """A time step does not count against the client if its bytes lie unread at the step's end: the client had sent
+    them."""
     served.wire.say(PING[:10])
     await trio.sleep(7)
     served.wire.coming.append(PING[10:20])
@@ -291,7 +292,7 @@ async def test_a_fault_of_the_session_ends_its_connection(served: Served, caplog
 
 
 async def test_an_answer_that_closes(served: Served) -> None:
-    """The client is told nothing more, and has a moment to read."""
+    """After an answer that closes, the client is told nothing more, and has a moment to read."""
     served.session.next = "close"
     served.wire.say(PING, PING)
     await settled()
@@ -368,7 +369,7 @@ async def test_every_row_of_the_table(
 
 
 async def test_a_cause_that_the_table_does_not_have(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    """A session that says something at the wrong time has a fault, which ends its connection alone."""
+    """A session that reports a cause at the wrong time has a fault, which ends its connection alone."""
     served.connection.attempt(served.connection.answered)
     assert (served.phase, served.closed) == (Phase.CLOSED, 1)
     assert "a fault of the server" in caplog.text

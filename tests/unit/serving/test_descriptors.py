@@ -62,7 +62,8 @@ def test_fit_descriptors_of_a_low_limit_keeps_half(monkeypatch: pytest.MonkeyPat
 def test_fit_descriptors_takes_handshakes_first(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Handshakes and refused clients are fewer before connections are, and that is worth no line."""
+    """A low limit leaves fewer handshakes and refused clients before it leaves fewer connections, which is not
+    logged."""
     limits, _ = fit(monkeypatch, 64, 1950)
     assert limits.connections == 1000
     assert limits.handshakes < 200

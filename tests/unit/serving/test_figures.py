@@ -10,7 +10,7 @@ from qs_serving.figures import BOUNDS, Histogram, RequestCounts, process_figures
     ("seconds", "bucket"), [(0, 0), (0.0001, 0), (0.000101, 1), (0.3, 11), (10, 15), (10.5, 16), (1e6, 16)]
 )
 def test_observe_counts_in_the_bucket_of_the_duration(seconds: float, bucket: int) -> None:
-    """The first whose bound is not less; the last has none."""
+    """A duration counts in the first bucket whose bound is not less; the last bucket has no bound."""
     histogram = Histogram()
     histogram.observe(seconds)
     assert histogram.counts.index(1) == bucket
@@ -31,13 +31,14 @@ def test_figures_have_cumulative_buckets() -> None:
 
 
 def test_bounds_of_buckets_are_in_order() -> None:
-    """Increasing, and written without an exponent."""
+    """The bounds increase, and are written without an exponent."""
     assert list(BOUNDS) == sorted(set(BOUNDS))
     assert "e" not in "".join(f"{bound:g}" for bound in BOUNDS)
 
 
 def test_answered_counts_requests_of_one_call() -> None:
-    """Each counts by its operation and the code of its answer; what is not a request has no duration."""
+    """Each request counts by its operation and the code of its answer; bytes that are not a request have no
+    duration."""
     counts = RequestCounts()
     fault = Fault(errors.BAD_REQUEST, "no")
     asked = [Ping(), PushMessage("q", b"x"), PushMessage("q", b"x"), fault, Error()]

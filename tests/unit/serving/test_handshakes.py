@@ -19,7 +19,7 @@ FILES = TlsFiles(str(local().cert), str(local().key))
 
 
 class Side:
-    """A client of a handshake, and what became of it."""
+    """A client of a handshake, and the result of the handshake."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ async def test_a_refused_client_is_told(nursery: trio.Nursery) -> None:
 
 
 async def _nothing(side: Side) -> None:
-    """A client that only connects."""
+    """Connects, and sends nothing."""
 
 
 async def _half(side: Side) -> None:
@@ -156,7 +156,7 @@ async def _hello(side: Side) -> None:
 
 
 async def _bad(side: Side) -> None:
-    """A client that is refused, and does not read why."""
+    """Sends bytes that are refused, and does not read why."""
     await side.stream.send_all(b"\x16\x03\x01\x00\x04AAAA")
 
 

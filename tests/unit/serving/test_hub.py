@@ -77,7 +77,7 @@ def pair(pairs: list[Pair]) -> Pair:
 
 
 async def test_many_at_once(hub: CountingHub, pairs: list[Pair], nursery: trio.Nursery) -> None:
-    """Bytes on three hundred sockets at once go to each reader once, in few turns."""
+    """Bytes on three hundred sockets at once go to each reader once, in few turns of the hub."""
     for pair in pairs:
         pair.start()
     await settled()
@@ -91,7 +91,7 @@ async def test_many_at_once(hub: CountingHub, pairs: list[Pair], nursery: trio.N
 
 
 async def test_bytes_that_are_there_before_the_reader(hub: CountingHub, pairs: list[Pair]) -> None:
-    """A reader gets what comes, each its own, also when it was there before."""
+    """A reader gets the bytes of its own socket, including those that came before it."""
     for number, pair in enumerate(pairs[:150]):
         pair.other.send(b"%d" % number)
     for pair in pairs:
@@ -104,7 +104,7 @@ async def test_bytes_that_are_there_before_the_reader(hub: CountingHub, pairs: l
 
 
 async def test_it_sleeps_while_nothing_comes(hub: CountingHub, pairs: list[Pair]) -> None:
-    """Without traffic it takes no turn, also with something that nobody wants to read, or that has ended."""
+    """Without traffic the hub takes no turn, even with bytes that no reader wants, or a socket that has ended."""
     for pair in pairs[:3]:
         pair.start()
     await settled()
@@ -140,7 +140,7 @@ async def test_a_closed_one_is_read_no_more(pair: Pair, hub: CountingHub) -> Non
 
 
 async def test_hold_and_resume_lose_nothing(pair: Pair) -> None:
-    """Bytes that come while nothing is read come once it is resumed, in order, and once."""
+    """Bytes that come while a reader holds come once it is resumed, in order, and once."""
     pair.start()
     for number in range(10):
         pair.other.send(b"%d" % number)
@@ -218,7 +218,7 @@ async def test_the_bound_of_a_read(pair: Pair) -> None:
 
 
 async def test_a_fault_of_a_reader(pairs: list[Pair]) -> None:
-    """An exception in a reader's code is that reader's, from which nothing more is read; the others are served on."""
+    """An exception in a reader's code ends that reader alone: the hub goes on reading for the others."""
     broken, other = pairs[:2]
 
     def fail(data: bytes) -> None:
@@ -272,7 +272,8 @@ async def test_a_turn_ends_when_something_is_to_be_done(
 
 
 async def test_who_comes_first(pairs: list[Pair], hub: CountingHub, nursery: trio.Nursery) -> None:
-    """One reader may be the first: whenever it is ready with others, and again at every turn in which some are left."""
+    """One reader may be the first: whenever it is ready together with others, and again at every turn in which some are
+    left."""
     order: list[int] = []
 
     class Noting(SocketTransport):

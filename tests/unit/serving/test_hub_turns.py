@@ -13,7 +13,7 @@ SOON = 0.008
 
 
 class FakeEpoll:
-    """Time passes in here only. Its clients ask again whenever they have been read from."""
+    """An epoll in which alone time passes. Its clients ask again whenever they have been read from."""
 
     closed = False
 
@@ -68,7 +68,7 @@ def hub_of(epoll: FakeEpoll) -> Hub:
 
 
 def ready_at_first(hub: Hub, *clients: Client) -> None:
-    """The kernel has said so."""
+    """Makes the kernel report the readers as ready."""
     for client in clients:
         hub.watch(client)
         hub._ready.append(client)

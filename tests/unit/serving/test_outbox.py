@@ -1,4 +1,5 @@
-"""Tests what waits to be read by one client: sent in order, counted, told of, and dropped when the client has gone."""
+"""Tests the bytes that wait to be read by one client: sent in order, counted, reported, and dropped when the client has
+gone."""
 
 import socket
 
@@ -13,7 +14,7 @@ from qs_serving.socket_transport import SocketTransport
 
 
 class Pipe:
-    """A transport that takes as many bytes at once as there is room for, and the rest when there is room again."""
+    """A transport that takes as many bytes at once as it has capacity for, and the rest later."""
 
     def __init__(self) -> None:
         self.room = 0
@@ -94,7 +95,7 @@ async def test_order_and_tokens(pipe: Pipe, outbox: Outbox, told: list[object], 
 
 
 async def test_drained_waits_for_everything(pipe: Pipe, outbox: Outbox, nursery: trio.Nursery) -> None:
-    """`drained` returns when nothing waits any more, what was put before it included."""
+    """`drained` returns when no bytes wait any more, including those put before the call."""
     done: list[str] = []
 
     async def send(what: str) -> None:
@@ -202,7 +203,7 @@ OPTIONS = {
 
 
 async def test_keepalive() -> None:
-    """The kernel looks after a machine that has gone without a word: within half a minute it is known to have."""
+    """The kernel's keepalive notices within half a minute that a machine has gone without a word."""
     [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
     client = await trio.open_tcp_stream(*listener.socket.getsockname())
     transport = SocketTransport.adopt(await listener.accept(), Hub())
@@ -245,7 +246,7 @@ async def test_what_is_withdrawn(pipe: Pipe, outbox: Outbox, told: list[object])
 
 
 async def test_cut_off_in_the_middle(pipe: Pipe, told: list[object]) -> None:
-    """When what sends is cancelled in the middle of something, nothing is put behind that half."""
+    """When the sending task is cancelled in the middle of a piece, no bytes are put behind that half."""
     async with trio.open_nursery() as nursery:
         outbox = Outbox(pipe, nursery, told.append)
         pipe.give(2)

@@ -69,7 +69,7 @@ LONG = 60
 
 
 class Process:
-    """One that listens, and then does what its server is told to do."""
+    """A process that listens, and then does what its server is told to do."""
 
     def __init__(self, what: str, grace: float, closing: float) -> None:
         self._process = subprocess.Popen(
@@ -93,7 +93,7 @@ class Process:
         return self._process.poll() is None
 
     def ended(self) -> tuple[int, str]:
-        """The exit code, and what was said on standard error."""
+        """Returns the exit code, and the text on standard error."""
         try:
             _, said = self._process.communicate(timeout=WITHIN)
         finally:
@@ -164,7 +164,7 @@ def test_a_third_signal(what: str) -> None:
 
 
 def test_sighup_reads_all_files_again() -> None:
-    """SIGHUP makes it read all files again, however often; one that is bad hinders no other, and is logged."""
+    """SIGHUP makes the process read all files again, however often; a bad file hinders no other, and is logged."""
     process = Process("reloads", LONG, LONG)
     for _ in range(3):
         process.signal(signal.SIGHUP)
@@ -177,7 +177,7 @@ def test_sighup_reads_all_files_again() -> None:
 
 
 def test_nothing_to_reload() -> None:
-    """Without files, SIGHUP ends the process as it ends any."""
+    """Without files, SIGHUP ends the process, as by default."""
     process = Process("idle", LONG, LONG)
     process.signal(signal.SIGHUP)
     assert process.ended()[0] == -signal.SIGHUP

@@ -9,7 +9,7 @@ settled = trio.testing.wait_all_tasks_blocked
 
 
 async def test_in_time(autojump_clock: trio.testing.MockClock) -> None:
-    """A call that is done in time succeeds; any other ends with the time. The condition is called again and again."""
+    """A call that is done in time succeeds; any other ends at its deadline. The condition is called again and again."""
     done = trio.Event()
     assert not await within(10, done.wait)
     assert trio.current_time() == 10

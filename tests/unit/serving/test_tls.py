@@ -18,7 +18,7 @@ def files(certificate: Certificate, client_ca: Path | None = None) -> TlsFiles:
 
 
 def shown(tls: ServerTls) -> tuple[str, ...]:
-    """The names in the certificate that a client is shown."""
+    """Returns the names in the certificate that a client is shown."""
     context = authority().trusting()
     context.check_hostname = False
     client = TlsChannel(context)

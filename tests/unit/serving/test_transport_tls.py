@@ -54,7 +54,7 @@ async def test_a_record_in_pieces(ends: Ends, nursery: trio.Nursery) -> None:
 
 
 async def test_nothing_waits_for_the_next_bytes(ends: Ends) -> None:
-    """Everything that a full read completes is there, more than its bound included."""
+    """Everything that a full read completes is there, even beyond the read's bound."""
     transport, other = ends
     other.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1_000_000)
     sent = random.Random(1).randbytes(300_000)
@@ -71,8 +71,8 @@ async def test_nothing_waits_for_the_next_bytes(ends: Ends) -> None:
 
 
 async def test_many_small_records(ends: Ends, nursery: trio.Nursery) -> None:
-    """A read counts as many bytes as the socket gave, also where nearly all of them are TLS's own, or none is
-    complete: the hub bounds its turns by that."""
+    """A read counts as many bytes as the socket gave, also where nearly all of them are TLS's own, or no record is
+    complete: the hub bounds its turns by that number."""
     transport, other = ends
     seen: list[bytes] = []
     transport.start(seen.append, pytest.fail)
@@ -115,7 +115,7 @@ async def test_the_end_of_a_client_that_does_not_close(ends: Ends, nursery: trio
 
 @pytest.mark.parametrize("how", ["close", "eof"])
 async def test_how_it_ends(ends: Ends, how: str) -> None:
-    """The client gets TLS's own end, so that it can tell it from a cut."""
+    """The client gets TLS's own end, so that it can tell the end from a cut."""
     transport, other = ends
     transport.send_now(b"bye")
     if how == "eof":
@@ -177,7 +177,7 @@ async def test_a_client_that_does_not_read(ends: Ends, nursery: trio.Nursery) ->
 
 
 async def test_what_is_sent_together_is_one_record(ends: Ends) -> None:
-    """One call, one record, up to TLS's bound."""
+    """Bytes that are sent by one call are one record, up to TLS's bound."""
     transport, other = ends
     assert transport.send_now(b"x" * 16_000) == 16_000
     data = other.socket.recv(65536)
@@ -193,7 +193,7 @@ async def receive_all(transport: SocketTransport) -> None:
 
 
 class Talkative(TlsChannel):
-    """Has something to send for whatever comes, and finds no plaintext."""
+    """A session that has something to send for all bytes that come, and finds no plaintext."""
 
     __slots__ = ()
 
@@ -203,7 +203,7 @@ class Talkative(TlsChannel):
 
 
 class TalkativeWithData(Talkative):
-    """Finds plaintext too."""
+    """A session like `Talkative` that finds plaintext too."""
 
     __slots__ = ()
 
@@ -213,8 +213,8 @@ class TalkativeWithData(Talkative):
 
 @pytest.mark.parametrize("kind", [Talkative, TalkativeWithData])
 async def test_what_tls_says_and_nobody_reads(hub: Hub, nursery: trio.Nursery, kind: type[Talkative]) -> None:
-    """A client that makes TLS itself answer, again and again, and reads none of it, is disconnected, whether it sends
-    data in between or not: nothing else bounds what TLS has to say."""
+    """A client that makes TLS itself answer, again and again, and reads no answer, is disconnected, whether it sends
+    data in between or not: no other bound limits the bytes that TLS sends."""
     ours, channel, other = connected("TLSv1_3")
     assert channel is not None
     assert isinstance(other, TlsEnd)

@@ -25,7 +25,7 @@ def test_it_doubles(receives: int, seconds: int) -> None:
 
 
 def test_the_longest_by_default() -> None:
-    """An hour."""
+    """Without backoff-max, the longest back-off is an hour."""
     assert 3240 * SECOND <= backoff_of(Options(backoff=SECOND), MID, 40) <= 3960 * SECOND
 
 

@@ -65,8 +65,8 @@ def test_check_allows_what_the_file_says(
     qid: str,
     queues: list[str],
 ) -> None:
-    """Every principal of a random file, and everybody else, with a random request: allowed by `check` if and only if
-    by the model; else 403, or 401 for those who have not authenticated."""
+    """A random request of any principal of a random file, or of any other client, is allowed by `check` if and only if
+    the model allows it; otherwise it is refused with 403, or 401 before authentication."""
     content: dict[str, Any] = {"principals": {}}
     for number, each in enumerate(principals):
         token = "sha256:" + hashlib.sha256(f"t{number}".encode()).hexdigest()
@@ -97,7 +97,8 @@ def access(tmp_path: Path) -> Access:
     [(("a.example",), "first"), (("c.example", "a.example"), "first"), (("c.example",), "second"), (("x",), None)],
 )
 def test_principal_of_a_certificate(access: Access, names: tuple[str, ...], expected: str | None) -> None:
-    """The first name that the file lists, in its order; a certificate that nobody lists is anybody's."""
+    """A certificate's principal is that of the first of its names that the file lists; other certificates are
+    anonymous."""
     found = Caller(access, "peer", names).principal
     assert found is not None
     assert found.name == expected

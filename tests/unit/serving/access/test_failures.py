@@ -8,7 +8,8 @@ from qs_serving.access.failures import Failures
 
 
 async def test_serve_logs_one_line_a_second(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    """The first is logged at once; ten thousand a second are a line a second with their number, and none is lost."""
+    """The first wrong token is logged at once; ten thousand a second make one line a second with their number, and none
+    is lost."""
     failures = Failures()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(failures.serve)
@@ -27,7 +28,7 @@ async def test_serve_logs_one_line_a_second(autojump_clock: MockClock, caplog: p
 
 
 async def test_serve_sleeps_while_nothing_fails(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    """After a second without any, the next one is logged at once again."""
+    """After a second without a wrong token, the next one is logged at once again."""
     failures = Failures()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(failures.serve)
@@ -40,7 +41,8 @@ async def test_serve_sleeps_while_nothing_fails(autojump_clock: MockClock, caplo
 
 
 def test_note_spreads_answers() -> None:
-    """Each after 100 ms; of more than a thousand a second, a thousand a second, in their order."""
+    """Each wrong token is answered after 100 ms; of more than a thousand a second, a thousand are answered each second,
+    in order."""
     now = 50.0
     failures = Failures(lambda: now)
     assert failures.note("a:1") == pytest.approx(0.1)

@@ -13,7 +13,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def model(pattern: str, name: str) -> bool:
-    """Tries everything."""
+    """Tells whether a pattern matches a name, by trying everything."""
     if not pattern:
         return not name
     if pattern[0] == "*":

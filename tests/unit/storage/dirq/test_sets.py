@@ -116,7 +116,7 @@ def test_remove(queues: list[QueueSimple]) -> None:
 
 @pytest.mark.parametrize("wrong", ["path", 1, None, pytest.param(object(), id="object")], ids=repr)
 def test_set_of_wrong_type(queues: list[QueueSimple], wrong: Any) -> None:
-    """TypeError."""
+    """A set of a wrong type raises TypeError."""
     found = QueueSet(queues)
     for call in (QueueSet, found.add, found.remove):
         with pytest.raises(TypeError, match="directory queues expected"):

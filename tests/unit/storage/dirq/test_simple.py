@@ -256,7 +256,7 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_directory_that_cannot_be_made(tmp_path: Path) -> None:
-    """OSError."""
+    """A directory that cannot be made raises OSError."""
     (tmp_path / "file").touch()
     for path in ("file", "file/q"):
         with pytest.raises(OSError, match="Not a directory"):

@@ -8,7 +8,7 @@ from support.storage.engines import FaultyDisk, FileServers
 
 @pytest.fixture(params=[True, False], ids=["attributes", "sidecars"])
 def disk(request: pytest.FixtureRequest) -> FaultyDisk:
-    """A disk that can fail."""
+    """Makes a disk that can fail."""
     return FaultyDisk(attributes=request.param)
 
 

@@ -209,7 +209,7 @@ def test_burials_leave_room_to_the_request_that_finds_them_due(dying: SmallEngin
 
 
 def test_burials_leave_room_to_a_claim(dying: SmallEngine) -> None:
-    """So does a claim, whose record has all its ids."""
+    """While many messages die, a claim gets the bytes that were secured for its record, which has all its ids."""
     claim = dying.queue.claims.claim("c", 1, 200, None, None)
     assert claim.count == 200
     assert 1 < dying.engine.queue("dead").stats().ready < 150
