@@ -14,7 +14,8 @@ def world(nursery: trio.Nursery) -> World:
 
 
 async def test_a_queue_that_does_not_count(world: World) -> None:
-    """The bus sends it again itself, and asks whether the queue counts by now."""
+    """If a queue does not count receives, the bus itself sends a released message again, and asks whether the queue
+    counts by now."""
     share = world.share()
     client = world.client()
     client.join(share, ack=True)

@@ -73,7 +73,7 @@ class World:
         self.ended.append(feed.name)  # type: ignore[attr-defined]
 
     async def use(self, name: str, principal: Principal | None) -> str:
-        """The queue of the name that a client gets; "CODE" if it is refused."""
+        """Returns the queue of the name that a client gets, or "CODE" if the name is refused."""
         access = SimpleNamespace(table=SimpleNamespace(anonymous=principal))
         rights = Rights(None if principal is None else Caller(access, "client:1"))  # type: ignore[arg-type]
         try:
@@ -122,7 +122,7 @@ async def test_owned_name_without_access_file() -> None:
 
 
 async def test_several_of_one_name() -> None:
-    """A client gets its own, an admin without one first of all the one that has no owner."""
+    """A client gets the name of its own. An admin without one gets the name without an owner first."""
     world = World(DurableName("q", "n", "b"), DurableName("q", "n"), DurableName("q", "n", "a"))
     assert await world.use("n", A) == "bus:q:a:n"
     assert await world.use("n", B) == "bus:q:b:n"
@@ -131,7 +131,7 @@ async def test_several_of_one_name() -> None:
 
 
 async def test_two_principals_at_the_same_time(autojump_clock: trio.testing.MockClock) -> None:
-    """Each of them gets a name of its own."""
+    """Two principals that ask for a name at the same time get a name each."""
     world = World()
     got: list[str] = []
 

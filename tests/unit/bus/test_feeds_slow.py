@@ -263,7 +263,7 @@ async def test_policy_disconnect(nursery: trio.Nursery) -> None:
 
 
 async def test_policy_hold(nursery: trio.Nursery) -> None:
-    """Under 'hold' it stays, however many bytes wait for it."""
+    """With the policy 'hold', a slow subscriber stays, however many bytes wait for it."""
     world = World(nursery, outbox=1000)
     q = world.fan_out()
     slow = world.client(credit=0)

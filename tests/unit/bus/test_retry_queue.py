@@ -158,7 +158,7 @@ async def test_lost_connection_keeps_the_order(world: World) -> None:
 
 
 async def test_discard_leaves_what_is_under_way(world: World) -> None:
-    """Items that are discarded are not sent any more; those under way are not among them."""
+    """Discarded items are not sent any more. Items under way cannot be discarded."""
     world.server.answers = lambda request: None
     await world.connect()
     world.requests.add("a", 0)

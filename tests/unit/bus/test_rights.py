@@ -32,13 +32,13 @@ ADMIN = Principal("ops", admin=True)
 
 
 def rights(principal: Principal | None) -> Rights:
-    """Returns the rights of a client of this principal; None: of one that may only authenticate."""
+    """Returns the rights of a client of this principal. None: the client may only authenticate."""
     access = SimpleNamespace(table=SimpleNamespace(anonymous=principal))
     return Rights(Caller(access, "client:1"))  # type: ignore[arg-type]
 
 
 def asked(request: Message, client: Rights) -> int:
-    """The code with which a request is refused before anything is done; 0 if it is handled."""
+    """Returns the code with which a request is refused before any work is done, 0 for an allowed one."""
     try:
         operation_of(request, SimpleNamespace(rights=client, server_name="server:1"))  # type: ignore[arg-type]
     except (RefusedError, NotAllowedError) as error:
@@ -47,7 +47,7 @@ def asked(request: Message, client: Rights) -> int:
 
 
 def test_every_operation_has_its_rights() -> None:
-    """The table: what each operation of the bus needs."""
+    """Every operation of the bus has a row in the table of rights."""
     read = {Subscribe: {"qid": Right.READ, "queues": Right.READ}, ListQueues: {"queues": Right.READ}}
     assert {each: operation.rights for each, operation in OPERATIONS.items()} == {
         Authenticate: None,

@@ -58,7 +58,7 @@ class Scripted(Upstream):
 
 @pytest.fixture
 async def upstream(nursery: trio.Nursery) -> Scripted:
-    """Connected, and at work."""
+    """Makes an upstream that is connected and at work."""
     upstream = Scripted(nursery)
     nursery.start_soon(upstream.work)
     await settled()
@@ -74,7 +74,7 @@ def subscribed(upstream: Scripted) -> FanOut:
 
 
 def waiting(feed: FanOut, mid: int) -> HeldMessage:
-    """A message whose payload somebody waits for."""
+    """Makes a message whose payload a subscriber waits for."""
     record = feed.messages[mid] = HeldMessage(feed, mid, 1, mid, None, 1, unhandled=1, awaiting_room=1)
     return record
 

@@ -66,7 +66,7 @@ def test_host_set_later_takes_no_port() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_options_of_spark(form: str) -> None:
-    """The option `host` takes the same forms, with the option `port` beside it or without."""
+    """The option `host` of Spark takes the same forms, with the option `port` or without."""
     host, port = FORMS[form]
     found = parse_options({"queue": "q", "host": form})
     assert (found.host, found.port, found.tls) == (host, port or Options("q").port, form.startswith("qss:"))

@@ -38,7 +38,7 @@ NOBODY = QueueClient("host.invalid")
 def test_settings_out_of_bounds(
     made: Callable[..., Any], name: str, wrong: tuple[object, ...], right: tuple[object, ...]
 ) -> None:
-    """Every client checks what it is made with, and what is set later, and says which it is."""
+    """Every client checks the arguments with which it is made, and later settings, and names the wrong one."""
     client = made()
     for value in wrong:
         with pytest.raises((ValueError, TypeError), match=f"^{name} is"):
@@ -153,7 +153,7 @@ def test_names_at_their_length() -> None:
 
 
 def test_command_with_values_out_of_bounds(capsys: pytest.CaptureFixture[str]) -> None:
-    """`qs` says so in one line, and asks the server nothing."""
+    """`qs` reports a value out of bounds in one line, and sends nothing to the server."""
     with scripted(answering()) as server:
         assert main(["-s", f"{server.host}:{server.port}", "push", LONG, "x"]) == 1
     said = capsys.readouterr().err

@@ -41,7 +41,7 @@ class Driven:
         self.at: Step = next(self.steps)
 
     def go(self) -> Step:
-        """Takes the step that it is at, and gives the next one."""
+        """Does the present step, and returns the next one."""
         match self.at:
             case Connect():
                 self.session = Session()
@@ -54,7 +54,7 @@ class Driven:
         return self.at
 
     def fail(self, error: OSError) -> Step:
-        """The step that it is at fails."""
+        """Lets the present step fail."""
         self.at = self.steps.throw(error)
         return self.at
 
@@ -67,7 +67,7 @@ class Driven:
         self.session.receive_data(data)
 
     def subscribe(self) -> Message:
-        """Up to the first message."""
+        """Takes the steps up to the first message."""
         assert self.at == Connect()
         assert self.go() == Read(LATE)
         self.flush()
@@ -304,7 +304,7 @@ def test_without_reconnect_raises_outages(error: ServerUnavailable) -> None:
 
 
 def test_without_reconnect_inside_a_block() -> None:
-    """While somebody insists, trouble is raised; afterwards it is not."""
+    """Inside a block of `without_reconnect` trouble is raised; after the block it is not."""
     driven = Driven(pauses=pauses)
     with driven.bus.without_reconnect():
         driven.subscribe()
@@ -364,7 +364,8 @@ def test_early_message_that_comes_again_is_delivered_once() -> None:
 
 
 def test_early_message_that_is_released_is_delivered_again() -> None:
-    """One that the loop has released is handed out again when it comes as asked for."""
+    """A message that came before the subscription, and that the loop has released, is handed out again when it comes to
+    the subscription."""
     driven = unasked()
     assert driven.bus.settle(driven.given(), ReleaseMessage("q", 7))
     driven.deliver(7)
@@ -376,7 +377,7 @@ def test_early_message_that_is_released_is_delivered_again() -> None:
 
 
 def test_early_message_that_comes_again_without_ack() -> None:
-    """Without ack, one that came unasked is handed out once as well, and nothing is sent for it."""
+    """Without ack, a message that came before the subscription is handed out once, and nothing is sent for it."""
     driven = unasked(ack=False)
     driven.deliver(7, 8)
     driven.go()
@@ -385,7 +386,7 @@ def test_early_message_that_comes_again_without_ack() -> None:
 
 
 def unasked(ack: bool = True) -> Driven:
-    """At message 7 of the queue q, which came before the subscription."""
+    """Takes the steps up to message 7 of the queue q, which came before the subscription."""
     driven = Driven(ack)
     assert driven.go() == Read(LATE)
     driven.flush()
