@@ -129,7 +129,10 @@ class ServerCalls:
         self._advance(steps, partial(next, steps))
 
     def _advance(self, steps: Steps, resume: Callable[[], Any]) -> None:
-        """Continues a call up to its next request, or to its end."""
+        """Continues a call up to its next request, or to its end. Does nothing if the call was lost with its
+        connection in the meantime."""
+        if steps not in self._running:
+            return
         try:
             wanted = resume()
         except StopIteration:

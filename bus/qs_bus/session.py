@@ -112,8 +112,8 @@ class BusSession:
     stopping_text = "the bus is stopping; connect again later"
 
     __slots__ = (
-        "_bus", "_caller", "_closes", "_connection", "_counts", "_has_sent", "_limits", "_outbox", "_peer", "_silent",
-        "_tasks", "_wait", "rights", "server_name", "subscriptions", "timers",
+        "_bus", "_caller", "_closes", "_connection", "_counts", "_has_more", "_has_sent", "_is_running", "_limits",
+        "_outbox", "_peer", "_silent", "_tasks", "_turn", "_wait", "rights", "server_name", "subscriptions", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +140,8 @@ class BusSession:
         self._tasks = tasks
         self._caller = caller
         self._wait: trio.CancelScope | None = None  # cancels the request that waits for the queue server
+        self._turn: object | None = None  # waits for the requests of others
+        self._is_running = self._has_more = False  # see `run`
         self._has_sent = False
         self._closes = False  # the client has been told that the connection ends
         self._silent: Subscription | None = None  # the subscription of a client that has sent nothing
@@ -179,40 +181,61 @@ class BusSession:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Implements `qs_serving.connection.Session.run`."""
+        """Implements `qs_serving.connection.Session.run`. Handles `_GROUP` requests at most before the requests of
+        others."""
+        if self._is_running:  # `answered` has found more requests: the loop below takes them up
+            self._has_more = True
+            return
+        self._is_running, left = True, _GROUP
+        try:
+            while left > 0:
+                self._has_more = False
+                left -= self._handle(left)
+                if not self._has_more:
+                    return
+        finally:
+            self._is_running = False
+        self._turn = turn = object()
+        self._tasks.start_soon(self._let_others_run, turn)
+
+    def _handle(self, most: int) -> int:
+        """Handles requests up to one that has to wait. Returns their number, `most` at most."""
         group, requests = _Group([]), self._connection.requests
-        for _ in range(min(len(requests), _GROUP)):
+        count = 0
+        while requests and count < most and not self._closes and not self._connection.is_closing:
             event = requests.popleft()
+            count += 1
             if isinstance(event, Fault):
                 self._add(group, event, event.message(new_resp()))
                 self._closes = event.error.closes
             elif waits(event):
                 self._send(group)  # earlier answers go before the messages of a subscription
                 self._wait = trio.CancelScope()
-                self._connection.pause()
                 self._tasks.start_soon(self._answer_later, event, self._wait)
-                return
+                self._connection.pause()
+                return count
             else:
                 self._add(group, event, self.answer_to(event))
-            if self._closes:
-                self._send_no_more()
-                break
+        if self._closes:
+            self._send_no_more()
         self._send(group)
         unsent = self._outbox.unsent
         if self._closes:
             self._connection.answered(closes=True)
         elif unsent > 2 * PIECE and (unsent > 2 * self._limits.outbox or not self._connection.may_stay):
             self._connection.await_socket()  # the client sends requests and does not read the answers
-        elif requests:
-            self._wait = trio.CancelScope()
-            self._connection.pause()
-            self._tasks.start_soon(self._let_others_run, self._wait)
+        elif requests and not self._connection.is_closing:
+            self._has_more = True
         else:
             self._connection.answered()
+        return count
 
-    async def _let_others_run(self, wait: trio.CancelScope) -> None:
+    async def _let_others_run(self, turn: object) -> None:
+        """Goes on in the next pass of the loop. Meanwhile nothing is read from the client."""
         await trio.lowlevel.checkpoint()
-        self._go_on(wait)
+        if self._turn is turn:
+            self._turn = None
+            self._connection.attempt(self.run)
 
     def _go_on(self, wait: trio.CancelScope) -> None:
         """Takes up the next requests after a wait, unless all have been abandoned meanwhile."""
@@ -237,7 +260,7 @@ class BusSession:
 
     def abandon(self) -> None:
         """Implements `qs_serving.connection.Session.abandon`, and sends nothing more to the client."""
-        wait, self._wait = self._wait, None
+        wait, self._wait, self._turn = self._wait, None, None
         if wait is not None:
             wait.cancel()
         self._send_no_more()
@@ -282,7 +305,7 @@ class BusSession:
             self._connection.fail(error)
             return
         self._counts.answered([request], [answer or request], perf_counter() - since)
-        if answer is not None:
+        if answer is not None and self._wait is wait:  # else the client has been told that the connection ends
             if not isinstance(answer, Error):
                 answer.answers(new_resp(), request.req)
             self._outbox.put(self._peer.send(answer), _ANSWERS)

@@ -246,8 +246,19 @@ class Acceptor(Generic[S]):
         """Serves one client until it has gone or the server stops. Returns at once."""
         if self._clients is None:
             raise RuntimeError("clients are served from within accept()")
-        peer, caller, tasks = self._service.new_peer(), self._caller_of(stream), self._clients
-        connection = Connection(
+        try:
+            connection = self._connect(stream, self._clients)
+        except Exception:  # it concerns this client alone
+            _logger.exception("a connection is closed because of a fault of the server")
+            stream.close()
+            return
+        self._open.add(connection)
+        connection.attempt(lambda: self._welcome(connection))
+
+    def _connect(self, stream: Transport, tasks: trio.Nursery) -> Connection[S]:
+        """Makes the connection of a client, which has not begun to read."""
+        peer, caller = self._service.new_peer(), self._caller_of(stream)
+        return Connection(
             stream,
             peer,
             lambda connection: self._service.new_session(connection, peer, caller, tasks),
@@ -259,7 +270,9 @@ class Acceptor(Generic[S]):
             caller=caller,
             closed=self._closed,
         )
-        self._open.add(connection)
+
+    def _welcome(self, connection: Connection[S]) -> None:
+        """Gives a client a place, or tells it that there is none."""
         if self._has_room():
             self._accepted += 1
             self.connections[connection] = None
@@ -277,7 +290,10 @@ class Acceptor(Generic[S]):
         self._open.discard(connection)
         if connection in self.connections:
             del self.connections[connection]
-            self._service.left(connection.session)
+            try:
+                self._service.left(connection.session)
+            except Exception:
+                _logger.exception("a client has gone, and a fault of the server has kept what it had")
             self._on_count(len(self.connections))
         if not self._open:
             self._gone.set()

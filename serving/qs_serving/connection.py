@@ -247,6 +247,11 @@ class Connection(Generic[S]):
         return self._closing or self._reader.ended
 
     @property
+    def is_closing(self) -> bool:
+        """True if no request of the client begins any more."""
+        return self._closing
+
+    @property
     def has_ended(self) -> bool:
         """True if the client sends nothing more."""
         return self._reader.ended
@@ -389,7 +394,9 @@ class Connection(Generic[S]):
     def pause(self) -> None:
         """Notes that a request has to wait, and reads more requests ahead meanwhile."""
         self.phase = TRANSITIONS[self.phase, Cause.PAUSED]
-        if not self._reader.ended:
+        if self._reader.ended or self._closing:  # nothing will interrupt the wait any more
+            self.session.interrupt()
+        else:
             self._stream.resume()
             self._read_ahead()
 
@@ -533,9 +540,12 @@ class Connection(Generic[S]):
     def _close(self) -> None:
         if self.phase is Phase.CLOSED:
             return
-        self._countdown.reset()
-        self.session.abandon()
         self.phase = TRANSITIONS[self.phase, Cause.GONE]
+        self._countdown.reset()
+        try:
+            self.session.abandon()
+        except Exception:  # whatever it is, the others go on
+            _logger.exception("a connection was closed with a fault of the server")
         if self._parting is not None:
             self._parting.scope.cancel()
         self.outbox.close()

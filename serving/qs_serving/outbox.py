@@ -95,10 +95,12 @@ class Outbox:
             self.close()  # a line may be sent in part, and nothing may follow it
             raise
         finally:
-            if self._waiting is waiting:
+            is_last = self._waiting is waiting  # `written` may have put in more, which another task sends
+            if is_last:
                 self._waiting = None
             self._wake()
-            self._emptied()
+            if is_last:
+                self._emptied()
 
     def withdraw(self, unwanted: Callable[[Any], bool]) -> None:
         """Removes data that is not to be sent any more. unwanted: returns True for the token of such data. Data without

@@ -280,11 +280,12 @@ class Waiters:
 
     def wake(self, qid: str, count: int) -> None:
         """Wakes the first works that wait for a queue. count: the number of messages that have become visible."""
-        for _, work in self._lines.get(qid, [])[:count]:
-            place = self._places.get(work)
-            if place is None or place.woken:
-                # The list is older than this: an earlier work was woken, was given up at once, and woke this one.
-                continue
+        for _ in range(count):
+            line = self._lines.get(qid)
+            if line is None:
+                return
+            # Asked again each time: a work that is woken may give up at once, and wake the next.
+            place = self._places[line[0][1]]
             self._remove(place.pause)
             place.woken = True
             if place.wake is not None:

@@ -241,6 +241,8 @@ class Session:
 
     async def _run_call(self, requests: RequestBatch, call: Call[Any]) -> None:
         """Waits for the end of a call. Tells the call to stop if the client goes or the request is forbidden."""
+        if self._requests is not requests:
+            return  # given up before this task ran
         if not requests.is_allowed():
             call.stop.set()
         with trio.CancelScope() as self._call:
@@ -303,7 +305,7 @@ class Session:
         return 0 if subscriber is None else len(subscriber.subscriptions)
 
     def _become_subscriber(self) -> Subscriber:
-        return Subscriber(self._most, self._deliver, self._service.peer)
+        return Subscriber(self._most, partial(self._connection.attempt, self._deliver), self._service.peer)
 
     def _deliver(self) -> None:
         """Sends the pending deliveries. If the socket does not take them at once, the connection calls `written`

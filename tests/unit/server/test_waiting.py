@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import partial
 
 import pytest
 import trio
@@ -306,3 +307,14 @@ async def test_thousand_receives_wait(running: Serving, autojump_clock: Clock) -
     assert sorted(got) == pushed
     await producer.ask(*(delete("q", mid) for mid in got))
     assert mids(await producer.ask(request("list-messages", "<qid>q</qid>", state="all"))) == []
+
+
+def test_wake_of_several_passes_over_who_gives_up() -> None:
+    """Two messages wake two receives, also if the first in line gives up at once."""
+    waiters, woken = Waiters(), list[str]()
+    works = {name: Job() for name in "abc"}
+    for name, work in works.items():
+        waiters.add(work, Pause(("q",)))
+        waiters.listen(work, (lambda: waiters.leave(works["a"])) if name == "a" else partial(woken.append, name))
+    waiters.wake("q", 2)
+    assert woken == ["b", "c"]

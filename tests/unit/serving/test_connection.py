@@ -214,6 +214,31 @@ async def test_the_end_of_the_client_ends_a_wait(served: Served, end: bytes | OS
     assert (served.phase, served.closed, served.wire.closed) == (Phase.CLOSED, 1, True)
 
 
+async def test_a_wait_that_begins_after_the_end_is_interrupted_at_once(served: Served) -> None:
+    """A client that has gone during its first wait is not waited for in the next: nothing more would tell of it."""
+    served.session.next = "pause"
+    served.session.interrupt = lambda: served.session.told.append("interrupt")  # type: ignore[method-assign]
+    served.wire.say(PING, PING, b"")
+    assert served.session.told == ["heard", "interrupt"]
+    served.session.next = "pause"
+    served.session.go_on()
+    assert served.session.told[1:] == ["interrupt", "interrupt"]
+
+
+async def test_a_fault_while_a_connection_is_abandoned_closes_it(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A session that cannot even give up its requests is closed like any other, and told of in the log."""
+
+    def fail() -> None:
+        raise KeyError("a bug")
+
+    served.session.abandon = fail  # type: ignore[method-assign]
+    served.wire.say(PING, ConnectionResetError())
+    assert (served.phase, served.closed, served.wire.closed) == (Phase.CLOSED, 1, True)
+    assert "fault of the server" in caplog.text
+
+
 async def test_a_stop_ends_a_wait_and_tells_why(served: Served) -> None:
     """The wait ends, what comes behind it is refused, and the connection is closed when the client has ended too."""
     served.session.next = "pause"

@@ -82,7 +82,6 @@ class Log:
         """The number of the last frame, and that of the last segment."""
         self.segments = SegmentList(directory)
         self._end = 0  # of the frames in the last segment, as a start has found it
-        self._is_torn = False  # the same segment may have other bytes after them
         self.failed: OSError | None = None
         """The error after which the log accepts nothing, else None."""
 
@@ -90,13 +89,16 @@ class Log:
         """Continues an existing log after replay. The first write begins a new segment, unless `reopen_segment` is
         called."""
         self.number, self.sequence = opened.number, opened.sequence
-        self._end, self._is_torn = opened.end, opened.torn is not None
+        self._end = opened.end
         self.segments.restore(opened.headers, opened.obsolete)
         if self.number:
             # A killed server may have left frames that are not durable. New segments need them: a start refuses a
             # segment if frames before it are missing.
             self.disk.sync_file(self.segments.path_of(self.number))
-        if self.number and read_last(self.directory) != self.number:
+            # A server that was killed right after it began the segment may not have made its name durable, and answers
+            # after this start may be in that segment: see `reopen_segment`.
+            self.disk.sync_directory(self.directory)
+            # It may also have written the number without making it durable: so the number is written again.
             write_last(self._lock, self.number, self.disk)
 
     @property
@@ -163,14 +165,13 @@ class Log:
         header = self.segments.headers[self.number]
         writer = SegmentWriter(self.segments.path_of(self.number), header, self.disk, sync=self.syncs)
         try:
-            writer.resume(self._end, self.sequence, torn=self._is_torn)
+            writer.resume(self._end, self.sequence)
             if first:
                 parts = joined(first, writer.seed, writer.end + FRAME_HEAD)
                 oldest = self.segments.oldest or self.number
                 writer.write(self.sequence + 1, oldest, parts, sum(map(len, parts)), len(first))
                 self.sequence += 1
         except OSError:
-            self._is_torn = True  # a part of the frame may be there
             writer.close()
             raise
         self.writer = writer
@@ -351,6 +352,11 @@ class Transaction:
         self.left -= length
         self.left_to_pushes -= length
         return places
+
+    @property
+    def has_lasting(self) -> bool:
+        """True while records of `append_lasting` are not in the log."""
+        return bool(self._lasting)
 
     def append_lasting(self, body: bytes) -> None:
         """Adds a record that stays when the batch is taken back, because later records need it."""

@@ -86,14 +86,15 @@ class SegmentWriter:
         if not self._dsync:
             self._disk.fdatasync(self._fd)
 
-    def resume(self, end: int, sequence: int, *, torn: bool) -> None:
+    def resume(self, end: int, sequence: int) -> None:
         """Goes on after the frames that a start has found, all of which are durable. end: the byte after the last
-        frame; sequence: its number; torn: True if other bytes may follow. OSError."""
-        if torn:
-            # A frame that is whole behind the torn one would count again, once a new frame ends where it begins.
-            zeros = memoryview(self._buffer)  # nothing has been written with it; O_DIRECT wants aligned memory
-            for at in range(end, self.header.size, _CHUNK):
-                self._disk.pwrite(self._fd, zeros[: self.header.size - at], at)
+        frame; sequence: its number. OSError."""
+        # After a power loss, whole frames of this segment may stand behind one that was lost, and behind zeros. They
+        # would count again once a new frame ends where they begin. The frames next to the end are cleared last: a crash
+        # half way leaves what the next start finds as it was.
+        zeros = memoryview(self._buffer)  # nothing has been written with it; O_DIRECT wants aligned memory
+        for at in reversed(range(end, self.header.size, _CHUNK)):
+            self._disk.pwrite(self._fd, zeros[: self.header.size - at], at)
             self._disk.fdatasync(self._fd)
         self.end, self.synced = end, sequence
 

@@ -313,9 +313,11 @@ class Maintenance:
             else:
                 self._snapshot = snapshot
         elif self._wants_checkpoint() and not self._room.is_short:
-            # Before compaction, which under a steady load is always wanted.
-            self._snapshot = Snapshot(self._store, self._queues.values())
-            self.checkpointed = self._store.log.position
+            # Before compaction, which under a steady load is always wanted. Never while the name of a queue waits for
+            # a commit: a checkpoint must not have a queue that no segment names.
+            if not self._store.transaction.has_lasting:
+                self._snapshot = Snapshot(self._store, self._queues.values())
+                self.checkpointed = self._store.log.position
         elif self.compaction.wanted(tight=self._pool.is_tight):
             pace = self._pace()
             self._room.compact(perf_counter() + SLICE * pace, int(_BYTES * pace))

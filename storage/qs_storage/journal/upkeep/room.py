@@ -4,6 +4,7 @@ This module alone decides which requests may use the last files on a full disk. 
 kept, and their purpose.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from time import perf_counter
@@ -18,6 +19,7 @@ from ..queues.queue import LogQueue
 from ..queues.store import PayloadStore
 from .compaction import Compaction
 
+_logger = logging.getLogger(__name__)
 _AT_ONCE = 8 << 20
 """Bytes of payload that are copied at a time, unless too little is left to copy them later: some 50 ms."""
 _HUGE = 1 << 30
@@ -95,7 +97,8 @@ class Room:
 
     def usual(self, size: int) -> int:
         """Returns the room with which a batch should begin: `size` bytes, or less in a small segment."""
-        return size if self._log.writer is None else min(size, self._log.writer.header.size // _PART)
+        log = self._log
+        return min(size, log.segments.sizes[log.number] // _PART) if log.number else size
 
     def commit(self) -> None:
         """Commits the records and notes of the transaction. OSError: they are taken back."""
@@ -150,7 +153,7 @@ class Room:
 
     def _reopen(self, size: int) -> bool:
         """Goes on in the segment that was the last one before the start, if that segment has room for `size` bytes of
-        records. OSError, except for a full disk."""
+        records."""
         log = self._log
         if log.writer is not None:
             return False
@@ -160,8 +163,9 @@ class Room:
         try:
             log.reopen_segment(unnamed)
         except OSError as error:
-            if not has_no_room(error):
-                raise
+            # All frames that were found are durable, and a new segment says with which frame it begins: so a file of
+            # the pool does as well.
+            _logger.warning("%s: the last segment cannot be gone on in: %s", log.directory, error)
             return False
         self._transaction.hold_back_pushes(not self._pool.is_whole(log.segments.largest))
         return True
