@@ -16,8 +16,7 @@ except ModuleNotFoundError as error:
     raise NotInstalledError("server", error) from None
 
 from qs_client.security import PLAIN, Security
-from qs_schemas import ErrorCode, Fault, Figure, Message, Peer
-from qs_schemas import errors as table
+from qs_schemas import ErrorCode, Fault, Figure, Message, Peer, errors
 from qs_serving.acceptor import Acceptor, Adopt
 from qs_serving.access.access import Access
 from qs_serving.access.caller import Caller
@@ -163,7 +162,7 @@ class Bus:
     ) -> BusSession:
         return BusSession(connection, peer, self, limits=self.options.limits, tasks=tasks, caller=caller)
 
-    def left(self, session: BusSession) -> None:
+    def client_gone(self, session: BusSession) -> None:
         if not self.acceptor.is_stopping:  # at a stop, the end of the server's connection releases unhandled messages
             self.leave(session)
 
@@ -192,7 +191,7 @@ class Bus:
         taken = {feed.label for other in session.subscriptions if other.asked for feed in other.feeds}
         for qid in qids:
             if qid in taken:
-                raise RefusedError(table.BAD_REQUEST, _TAKEN.format(qid))
+                raise RefusedError(errors.BAD_REQUEST, _TAKEN.format(qid))
             await self._monitor.check(qid, session.rights)
         with self._monitor.joining(qids) as queues:
             feeds: list[Feed] = list(queues)
@@ -235,7 +234,7 @@ class Bus:
     def _ended(self, feed: Feed, error: ErrorCode, text: str) -> None:
         """Removes a feed whose queue is gone from all subscriptions, and ends the subscriptions that have no other
         feed. If the bus may not read the queue, ends all subscriptions that named the queue."""
-        forbidden = error is table.FORBIDDEN
+        forbidden = error is errors.FORBIDDEN
         for connection in self.acceptor.connections:
             session = connection.session
             for subscription in [each for each in session.subscriptions if feed in each.feeds]:

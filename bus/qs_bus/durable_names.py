@@ -25,8 +25,7 @@ from qs_client.errors import (
     ServerUnavailable,
     Unauthorized,
 )
-from qs_schemas import ErrorCode
-from qs_schemas import errors as table
+from qs_schemas import ErrorCode, errors
 from qs_schemas.limits import QID
 
 from .fanout import FanOut
@@ -297,14 +296,14 @@ class DurableNames:
             _logger.warning(
                 "the name %r of the queue %r has ended: its own queue has been deleted", name.name, name.qid
             )
-            self._ended(share, table.NOT_FOUND, _GONE.format(name.name))
+            self._ended(share, errors.NOT_FOUND, _GONE.format(name.name))
 
     def end(self, share: Share) -> None:
         """Ends a name after the server has said that the name's queue is gone."""
         names = self._feeds[share.label].names if share.label in self._feeds else {}
         if names.get(share.name) is share:
             del names[share.name]
-        self._ended(share, table.NOT_FOUND, _GONE.format(share.name.name))
+        self._ended(share, errors.NOT_FOUND, _GONE.format(share.name.name))
 
     def forget(self, feed: FanOut) -> list[Feed]:
         """Removes the names of a queue that is gone, and returns their feeds. If a client later subscribes to a new
@@ -333,12 +332,12 @@ def _checked(name: DurableName) -> str:
     qid = queue_of(name)
     if len(qid) > QID:
         raise RefusedError(
-            table.BAD_REQUEST, f"the name is too long: {qid!r} has more than {QID} characters; use a shorter one"
+            errors.BAD_REQUEST, f"the name is too long: {qid!r} has more than {QID} characters; use a shorter one"
         )
     return qid
 
 
 def _kind(error: ServerError) -> ErrorCode:
     if isinstance(error, BadRequest):
-        return table.BAD_REQUEST
-    return table.FORBIDDEN if isinstance(error, (Unauthorized, Forbidden)) else table.INTERNAL
+        return errors.BAD_REQUEST
+    return errors.FORBIDDEN if isinstance(error, (Unauthorized, Forbidden)) else errors.INTERNAL

@@ -13,8 +13,7 @@ from qs_client import calls
 from qs_client.errors import BadRequest, Forbidden, NotFound, ServerError, ServerUnavailable, Unauthorized
 from qs_client.place import endpoint
 from qs_client.security import PLAIN, Security
-from qs_schemas import ErrorCode
-from qs_schemas import errors as table
+from qs_schemas import ErrorCode, errors
 from qs_serving.hub import Hub
 from qs_serving.timers import Timers, within
 
@@ -216,10 +215,10 @@ class Monitor:
         # The bus first decides what it can without the server, which may be down.
         if monitored and qid not in monitored:
             known = ", ".join(filter(rights.may_read, monitored)) or "none that this client may read"
-            raise RefusedError(table.NOT_FOUND, f"the bus does not monitor {qid!r}; it monitors {known}")
+            raise RefusedError(errors.NOT_FOUND, f"the bus does not monitor {qid!r}; it monitors {known}")
         if is_of_bus(qid):
             raise RefusedError(
-                table.BAD_REQUEST,
+                errors.BAD_REQUEST,
                 f"{qid!r} is a queue of the bus itself; subscribe to the original, with op/@name",
             )
         if monitored:  # the queue exists, or is made: do not wait for a server that does not answer
@@ -233,7 +232,7 @@ class Monitor:
             with suppress(ServerUnavailable):
                 reason = await self.upstream.why_unreadable(qid)
                 if reason:
-                    raise RefusedError(table.FORBIDDEN, reason)
+                    raise RefusedError(errors.FORBIDDEN, reason)
 
     async def _check_existing(self, qid: str) -> None:
         """Checks that the server has a queue and lets the bus read it. Waits for the server. Raises RefusedError."""
@@ -247,7 +246,8 @@ class Monitor:
                 await trio.lowlevel.checkpoint()
         if qid not in existing:
             raise RefusedError(
-                table.NOT_FOUND, f"there is no queue {qid!r}; create it on the queue server at {self.server_name} first"
+                errors.NOT_FOUND,
+                f"there is no queue {qid!r}; create it on the queue server at {self.server_name} first",
             )
         for name in names_in(existing):
             if name.qid == qid:  # a queue that was deleted and created again has kept its names
@@ -383,7 +383,7 @@ class Monitor:
                 del self.feeds[feed.label]
             shares = self.names.forget(feed) if isinstance(feed, FanOut) else []
             for each in (feed, *shares):
-                self._ended(each, table.NOT_FOUND, _DELETED.format(feed.label))
+                self._ended(each, errors.NOT_FOUND, _DELETED.format(feed.label))
         elif self._background is not None and feed.label not in self._invalid:
             # Subscribers of a queue of -q stay: for them it is an outage.
             seconds = _LOOK_AFTER if feed.label in self._not_made else _RECREATE_AFTER
@@ -391,7 +391,7 @@ class Monitor:
 
     def _forbidden(self, feed: Feed) -> None:
         """Ends the subscriptions to a queue that the server does not let the bus read."""
-        self._ended(feed, table.FORBIDDEN, feed.forbidden)
+        self._ended(feed, errors.FORBIDDEN, feed.forbidden)
         if isinstance(feed, FanOut):
             self.drop_unused(feed)
 

@@ -21,8 +21,8 @@ from qs_schemas import (
     ServerStats,
     Subscribe,
     Unsubscribe,
+    errors,
 )
-from qs_schemas import errors as table
 from qs_schemas.wire import BUS
 from qs_serving.access import caller as access
 from qs_serving.access.principal import Right
@@ -80,7 +80,7 @@ async def _authenticate(client: Client, request: Authenticate) -> Message:
 
 async def _subscribe(client: Client, request: Subscribe) -> None:
     if request.qid is not None and request.queues:
-        raise RefusedError(table.BAD_REQUEST, "subscribe takes either 'qid' or 'queues', not both")
+        raise RefusedError(errors.BAD_REQUEST, "subscribe takes either 'qid' or 'queues', not both")
     await client.subscribe(request, request.queues or [request.qid or ""], Subscribe(request.qid, request.queues))
 
 
@@ -88,7 +88,7 @@ async def _list_queues(client: Client, request: ListQueues) -> None:
     """Subscribes an early client, for which this operation is the request to subscribe."""
     if not request.queues:
         raise RefusedError(
-            table.NOT_IMPLEMENTED,
+            errors.NOT_IMPLEMENTED,
             "the bus knows list-queues only with names, to subscribe to these queues; ask the queue server at "
             f"{client.server_name} for a list",
         )
@@ -99,7 +99,7 @@ def _delete_message(client: Client, request: DeleteMessage) -> Message:
     qid = request.qid or ""
     if request.mid is not None:
         if request.mids:
-            raise RefusedError(table.BAD_REQUEST, "delete-message takes either 'mid' or 'messages', not both")
+            raise RefusedError(errors.BAD_REQUEST, "delete-message takes either 'mid' or 'messages', not both")
         _acknowledge(client, qid, request.mid)
         return DeleteMessage(qid, request.mid)
     deleted: list[int | Receipt] = []
@@ -125,7 +125,7 @@ def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscripti
         if message is not None:
             return subscription, message
     raise RefusedError(
-        table.NOT_FOUND,
+        errors.NOT_FOUND,
         f"message {mid} of queue {qid!r} is not held by this client: it was not delivered to it, or is "
         "handled already, or its subscription has no ack='client'",
     )
@@ -191,9 +191,9 @@ def operation_of(request: Message, client: Client) -> Operation:
 
 def _unknown(request: Message, server_name: str) -> RefusedError:
     if isinstance(request, Error):
-        return RefusedError(table.BAD_REQUEST, "this document is an error; send requests only")
+        return RefusedError(errors.BAD_REQUEST, "this document is an error; send requests only")
     if isinstance(request, Unsubscribe):
-        return RefusedError(table.NOT_IMPLEMENTED, "the bus does not know unsubscribe: close the connection instead")
+        return RefusedError(errors.NOT_IMPLEMENTED, "the bus does not know unsubscribe: close the connection instead")
     return RefusedError(
-        table.NOT_IMPLEMENTED, f"the bus does not know {request.op}; send it to the queue server at {server_name}"
+        errors.NOT_IMPLEMENTED, f"the bus does not know {request.op}; send it to the queue server at {server_name}"
     )

@@ -1,8 +1,7 @@
 """Decides what one client of the bus may do: which queues it may read, and which durable names it may use. Makes the
 errors that refuse the rest."""
 
-from qs_schemas import ErrorCode, Message
-from qs_schemas import errors as table
+from qs_schemas import ErrorCode, Message, errors
 from qs_serving.access import caller as access
 from qs_serving.access.principal import Right
 
@@ -57,9 +56,9 @@ class Rights:
         """Returns the error that ends the subscription of a client to a durable name that now belongs to another
         principal."""
         text = f"the name {name!r} of the queue {qid!r} belongs to another principal: subscribe again to have your own"
-        return RefusedError(table.UNAUTHORIZED if self.owner is None else table.FORBIDDEN, text)
+        return RefusedError(errors.UNAUTHORIZED if self.owner is None else errors.FORBIDDEN, text)
 
     def refused_queue(self, qid: str) -> RefusedError:
         """Returns the error for a queue that the client may not read."""
         refusal = None if self._caller is None else self._caller.refusal_to_read([qid])
-        return RefusedError(*refusal or (table.FORBIDDEN, f"the queue {qid!r} may not be read"))
+        return RefusedError(*refusal or (errors.FORBIDDEN, f"the queue {qid!r} may not be read"))

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 
 import trio
 
-from qs_schemas import Error, Fault, Figure, ListQueues, Message, Peer, Subscribe
-from qs_schemas import errors as table
+from qs_schemas import Error, Fault, Figure, ListQueues, Message, Peer, Subscribe, errors
 from qs_serving.access.caller import Caller, NotAllowedError
 from qs_serving.answers import new_resp
 from qs_serving.connection import Connection
@@ -237,7 +236,7 @@ class BusSession:
             self._turn = None
             self._connection.attempt(self.run)
 
-    def _go_on(self, wait: trio.CancelScope) -> None:
+    def _after_wait(self, wait: trio.CancelScope) -> None:
         """Takes up the next requests after a wait, unless all have been abandoned meanwhile."""
         if self._wait is wait:
             self._wait = None
@@ -246,7 +245,7 @@ class BusSession:
             self._send_no_more()
 
     def _take_up(self) -> None:
-        self._connection.go_on()
+        self._connection.end_pause()
         if self._closes:
             self._send_no_more()
             self._connection.answered(closes=True)
@@ -294,7 +293,7 @@ class BusSession:
             with wait:
                 answer = await operation_of(request, self).handler(self, request)
             if wait.cancelled_caught:
-                self._go_on(wait)
+                self._after_wait(wait)
                 return
         except (RefusedError, NotAllowedError) as error:
             self._closes = error.error.closes
@@ -309,7 +308,7 @@ class BusSession:
             if not isinstance(answer, Error):
                 answer.answers(new_resp(), request.req)
             self._outbox.put(self._peer.send(answer), _ANSWERS)
-        self._go_on(wait)
+        self._after_wait(wait)
 
     # -- subscribing ----------------------------------------------------------------------------------------------
 
@@ -325,7 +324,7 @@ class BusSession:
     async def authenticate(self, token: str) -> str:
         """Makes the client the principal of a token, and returns its name. Raises RefusedError, NotAllowedError."""
         if self._caller is None:
-            raise RefusedError(table.NOT_IMPLEMENTED, _NO_ACCESS_FILE)
+            raise RefusedError(errors.NOT_IMPLEMENTED, _NO_ACCESS_FILE)
         try:
             name = self._caller.authenticate(token)
         except NotAllowedError as error:
@@ -391,7 +390,7 @@ class BusSession:
         if not self._connection.is_refused:
             self._bus.delivery_counts.disconnected[bound] += 1
             self._bus.log_slow(text)
-            self._connection.dismiss(table.TOO_MANY, text)
+            self._connection.dismiss(errors.TOO_MANY, text)
 
     def written(self, token: Any) -> None:
         """Implements `qs_serving.connection.Session.written`. token: `_ANSWERS`, or a subscription and its message."""

@@ -33,7 +33,7 @@ from qs_client.backoff import delays
 from qs_client.errors import UNREADABLE, closes
 from qs_client.place import Place, endpoint
 from qs_client.security import PLAIN, Security
-from qs_schemas import errors as table
+from qs_schemas import errors
 from qs_serving.hub import Hub
 from qs_serving.timers import Timers
 
@@ -312,18 +312,18 @@ class Upstream:
         if self._reqs.get(feed, ("", 0))[0] != error.req:
             return  # a newer subscription has replaced it
         del self._reqs[feed]
-        if error.code in (table.UNAUTHORIZED.code, table.FORBIDDEN.code):
+        if error.code in (errors.UNAUTHORIZED.code, errors.FORBIDDEN.code):
             self._nursery.start_soon(self._not_allowed, feed, error)
             return
         _logger.warning("the server has ended the subscription to %r: %s", feed.qid, error.text)
-        if error.code == table.NOT_FOUND.code:
+        if error.code == errors.NOT_FOUND.code:
             self._gone(feed)
         else:
             self._nursery.start_soon(self._sync_later, feed, RETRY_AFTER)
 
     async def _not_allowed(self, feed: Feed, error: Error) -> None:
         """Tells the feed that the server does not let the bus read the queue, and asks again later."""
-        if error.code == table.UNAUTHORIZED.code:
+        if error.code == errors.UNAUTHORIZED.code:
             try:
                 await self.queues()
             except (ServerError, ServerUnavailable):

@@ -10,8 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from qs_schemas import Authenticate, Figure, Peer
-from qs_schemas import errors as table
+from qs_schemas import Authenticate, Figure, Peer, errors
 from qs_schemas.tls import TlsChannel
 
 from .access.access import Access
@@ -51,7 +50,7 @@ class Service(Protocol[S]):
         """Makes the session of a new client. peer: this side's protocol state; caller: the client's identity, None
         without an access file; tasks: the nursery for waits that need a task."""
 
-    def left(self, session: S) -> None:
+    def client_gone(self, session: S) -> None:
         """Called when a client whose connection counted has gone."""
 
     def own_figures(self) -> list[Figure]:
@@ -138,8 +137,8 @@ class Acceptor(Generic[S]):
         ]
         failures = {
             "token": 0 if self._access is None else self._access.failures.total,
-            "unauthenticated": self.counts.errors(table.UNAUTHORIZED.code, but=Authenticate.op),
-            "forbidden": self.counts.errors(table.FORBIDDEN.code),
+            "unauthenticated": self.counts.errors(errors.UNAUTHORIZED.code, but=Authenticate.op),
+            "forbidden": self.counts.errors(errors.FORBIDDEN.code),
             "handshake": 0 if self._handshakes is None else self._handshakes.failed,
         }
         found += [Figure("auth_failures_total", count, {"reason": reason}) for reason, count in failures.items()]
@@ -282,7 +281,7 @@ class Acceptor(Generic[S]):
                 connection.stop()
         else:
             text = f"there are {self._limits.connections} connections already; try again later"
-            self.strangers.turn_out(connection, table.TOO_MANY, text)
+            self.strangers.turn_out(connection, errors.TOO_MANY, text)
         connection.begin()
 
     def _closed(self, connection: Connection[S]) -> None:
@@ -291,7 +290,7 @@ class Acceptor(Generic[S]):
         if connection in self.connections:
             del self.connections[connection]
             try:
-                self._service.left(connection.session)
+                self._service.client_gone(connection.session)
             except Exception:
                 _logger.exception("a client has gone, and a fault of the server has kept what it had")
             self._on_count(len(self.connections))

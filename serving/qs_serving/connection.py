@@ -22,8 +22,7 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from qs_schemas import LINE_END, ErrorCode, Fault, Message, Peer
-from qs_schemas import errors as table
+from qs_schemas import LINE_END, ErrorCode, Fault, Message, Peer, errors
 
 from .access.caller import Caller
 from .answers import new_resp
@@ -296,7 +295,7 @@ class Connection(Generic[S]):
             return
         reader.read(data)
         if self._early is not self._peer.early:
-            self._end_what_was_sent()
+            self._add_missing_empty_line()
         if not self._heard and (reader.requests or self._peer.begun):
             self._heard = True
             self._countdown.reset()
@@ -346,7 +345,7 @@ class Connection(Generic[S]):
                 self._read_on()
             elif self._heard:
                 late = f"a document was begun and not completed within {self._limits.document_time:g} s"
-                self.dismiss(table.TIMEOUT, late)
+                self.dismiss(errors.TIMEOUT, late)
             else:
                 self._countdown.reset()
                 self.session.silent()
@@ -354,7 +353,7 @@ class Connection(Generic[S]):
         except Exception as error:
             self.fail(error)
 
-    def _end_what_was_sent(self) -> None:
+    def _add_missing_empty_line(self) -> None:
         """Sends the empty line that an earlier answer lacked. Called when a document shows that the client is an early
         one, which waits for an empty line after each answer."""
         self._early = self._peer.early
@@ -376,7 +375,7 @@ class Connection(Generic[S]):
         elif reader.unread:
             reader.read()
         if self._early is not self._peer.early:
-            self._end_what_was_sent()
+            self._add_missing_empty_line()
         if self._closing:
             self._leave()
         elif reader.requests:
@@ -400,7 +399,7 @@ class Connection(Generic[S]):
             self._stream.resume()
             self._read_ahead()
 
-    def go_on(self) -> None:
+    def end_pause(self) -> None:
         """Notes that the wait is over, and that the session continues the request."""
         self._stream.hold()
         self.phase = TRANSITIONS[self.phase, Cause.OVER]
@@ -505,7 +504,7 @@ class Connection(Generic[S]):
 
     def _say_why(self) -> None:
         """Sends the error that says why nothing more is read, as the answer to the next request if there is one."""
-        error, text = self._refusal or (table.SHUTTING_DOWN, self.session.stopping_text)
+        error, text = self._refusal or (errors.SHUTTING_DOWN, self.session.stopping_text)
         self._counts.refused(NO_OPERATION, error.code)
         waiting = next((event for event in self._reader.requests if isinstance(event, Message)), None)
         fault = Fault(error, text, None if waiting is None else waiting.req)

@@ -18,8 +18,7 @@ from typing import Protocol
 
 import trio
 
-from qs_schemas import ErrorCode
-from qs_schemas import errors as table
+from qs_schemas import ErrorCode, errors
 
 from .logs import RareLine
 from .options import ServerLimits
@@ -108,7 +107,7 @@ class Strangers:
             client = next(iter(self._oldest))
             if not client.is_known:  # it may have authenticated just now
                 text = "this client has not authenticated, and its place is needed for another; authenticate at once"
-                self.turn_out(client, table.TOO_MANY, text)
+                self.turn_out(client, errors.TOO_MANY, text)
                 self._gave_way.log(
                     "all %d connections are taken: clients that had not authenticated were closed for others, the last "
                     "from %s",
@@ -156,7 +155,7 @@ class Strangers:
             if self._step - began <= STEPS:
                 return
             _logger.debug("%s: not authenticated within %g s", client.address, self._limits.document_time)
-            self.turn_out(client, table.TIMEOUT, text)
+            self.turn_out(client, errors.TIMEOUT, text)
             turned_out += 1
             if turned_out % _AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()

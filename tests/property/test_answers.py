@@ -154,7 +154,7 @@ class World:
         asked = list(peer.events())
         batch = RequestBatch(deque(asked), self._service, 1 << 30)
         found: list[Message] = []
-        while batch.left and (batch.pause is None or not batch.pause.qids):
+        while batch.unanswered and (batch.pause is None or not batch.pause.qids):
             batch.resume()
             batch.advance(None)
             answers, batch.answers = batch.answers, []

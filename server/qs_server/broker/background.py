@@ -134,13 +134,13 @@ class UpkeepLoop:
             slice_ = partial(self._slice, begun)
             async with self._turns.take():
                 started = trio.current_time()
-                await self._committer.call(slice_, begins=True)
+                await self._committer.call(slice_, is_first=True)
                 rest = trio.current_time() - started
                 self._turns.rest(rest)
             if begun and begun[0] is not None:
                 with trio.CancelScope(shield=True):  # the engine waits for the work that it has given away
                     await trio.to_thread.run_sync(begun[0].run)
-                    await self._committer.call(partial(self._storage.finish_upkeep, begun[0]), begins=True)
+                    await self._committer.call(partial(self._storage.finish_upkeep, begun[0]), is_first=True)
                 self._turns.rest(rest)
 
     def _slice(self, begun: list[Background | None]) -> None:
@@ -169,9 +169,9 @@ class Changes:
     def ready(self) -> int:
         """Schedules a read of the engine's events before all later requests. The hub calls this when there are
         events."""
-        job = Job(self._committer.refresh, begins=True)
+        job = Job(self._committer.refresh, is_first=True)
         if not self._committer.runs_in_loop:
             self._hub.drop(self)  # unread events would wake the hub again and again
-            job.ended = partial(self._hub.watch, self)
+            job.on_batch_end = partial(self._hub.watch, self)
         self._committer.scheduled.append(job)
         return 0

@@ -154,23 +154,23 @@ class Committer:
             self._finish(batch, self._batch(batch))
             return
         done = trio.Event()
-        work.ended = done.set
+        work.on_batch_end = done.set
         self.post(work)
         with trio.CancelScope(shield=True):
             await done.wait()
 
-    async def call(self, function: Callable[[], object], *, begins: bool = False) -> bool:
-        """Runs a function on the engine, in a batch. Returns False if the function or its commit failed. begins: True
+    async def call(self, function: Callable[[], object], *, is_first: bool = False) -> bool:
+        """Runs a function on the engine, in a batch. Returns False if the function or its commit failed. is_first: True
         if the function has to run first in its batch."""
-        job = Job(function, begins=begins)
-        while job.left:  # the function lacked room, or its batch failed before
+        job = Job(function, is_first=is_first)
+        while job.unanswered:  # the function lacked room, or its batch failed before
             await self.run(job)
         return not job.failed
 
     def post(self, work: Work) -> None:
         """Schedules the work for one of the next batches, and returns at once."""
-        if work.ended is None:
-            work.ended = partial(self._post_again, work)  # since nobody waits for its end
+        if work.on_batch_end is None:
+            work.on_batch_end = partial(self._post_again, work)  # since nobody waits for its end
         self.scheduled.append(work)
         self._more.set()
 
@@ -217,7 +217,7 @@ class Committer:
         nothing from the next work on that has to be first in its batch."""
         messages = taken = 0
         for work in self.scheduled:
-            if messages >= _MESSAGES or (taken and work.begins):
+            if messages >= _MESSAGES or (taken and work.is_first):
                 break
             messages += work.weight
             taken += 1
@@ -240,12 +240,12 @@ class Committer:
                 self._advance_by_kind(works, least)
             else:
                 others = works
-                if first.begins:  # nearly every second batch first reads changes by other programs
+                if first.is_first:  # nearly every second batch first reads changes by other programs
                     if history is not None:
                         history.begin(first.peer)
                     first.advance(None)
                     others = works[1:]
-                if history is None and (len(others) > 1 or (others and others[0].left > 1)):
+                if history is None and (len(others) > 1 or (others and others[0].unanswered > 1)):
                     _push_together(storage, others)  # not with a history, which needs each push's client
                 for work in others:
                     # The first work always runs, so that each batch gets something done.
@@ -294,10 +294,10 @@ class Committer:
         """Does the pushes of all requests first, so that their files are synced together. least: bytes of room that
         must be free before another work is run."""
         storage, history = self._storage, self._history
-        if works[0].begins:
+        if works[0].is_first:
             works[0].advance(None)
         # In rounds, because a client that pipelines alternates between pushes and other requests, which stay in order.
-        while works := [work for work in works if work.runnable and not work.begins]:
+        while works := [work for work in works if work.runnable and not work.is_first]:
             for pushing in (True, False):
                 for work in works:
                     if storage.room < (least if pushing else min(least, _LEAST)):
@@ -355,9 +355,9 @@ class Committer:
             pause = work.pause
             if pause is not None and pause.qids:
                 self._waiters.add(work, pause)
-            ended, work.ended = work.ended, None  # before the call, which may post the work again
-            if ended is not None:
-                ended()
+            on_batch_end, work.on_batch_end = work.on_batch_end, None  # before the call, which may post the work again
+            if on_batch_end is not None:
+                on_batch_end()
         # After the works of the batch, so that works that have just begun to wait are woken too.
         if effects.arrived and self._waiters.any:
             self._waiters.wake_all(effects.arrived)
@@ -374,7 +374,7 @@ class Committer:
         """Sends subscribers their pending deliveries, and schedules the next slice."""
         for subscriber in self._subscriptions.take_mail():
             subscriber.deliver()
-        if self._subscriptions.unfinished and (self._next_slice is None or not self._next_slice.left):
+        if self._subscriptions.unfinished and (self._next_slice is None or not self._next_slice.unanswered):
             # One slice at a time. The job's weight is that of a slice, so that its batch takes fewer requests.
             self._next_slice = Job(self._subscriptions.give_back, SLICE)
             self.post(self._next_slice)

@@ -120,16 +120,16 @@ class Work(Protocol):
     that a request which lacked room has changed nothing. Assumes that `advance`, `pushes`, `pushed` and the two `fail`
     are called inside a batch, by one thread at a time. Work must never send an answer itself: the batch may fail."""
 
-    left: int
+    unanswered: int
     """The number of requests without an answer; for a job, 1 until it has run."""
     pause: Pause | None
     """The reason why the work waits, None if it does not."""
-    begins: bool
+    is_first: bool
     """True if the work has to be the first of its batch."""
     lacked: NoRoomError | None
     """The error with which its next request was refused in an earlier batch, None without one. The committer secures
     the room that it lacked."""
-    ended: Callable[[], None] | None
+    on_batch_end: Callable[[], None] | None
     """Called by the committer, in the loop, after the work's batch. The committer sets it to None first."""
 
     @property
@@ -172,20 +172,22 @@ class Job:
     pause: Pause | None = None
     peer = ""
 
-    def __init__(self, function: Callable[[], object] = lambda: None, weight: int = 1, *, begins: bool = False) -> None:
-        """Takes the function to run. weight: the amount of work, in messages; begins: True if the job has to run first
-        in its batch."""
+    def __init__(
+        self, function: Callable[[], object] = lambda: None, weight: int = 1, *, is_first: bool = False
+    ) -> None:
+        """Takes the function to run. weight: the amount of work, in messages; is_first: True if the job has to run
+        first in its batch."""
         self._function = function
         self.weight = weight
-        self.begins = begins
-        self.left = 1
+        self.is_first = is_first
+        self.unanswered = 1
         self.failed = False
         self.lacked: NoRoomError | None = None
-        self.ended: Callable[[], None] | None = None
+        self.on_batch_end: Callable[[], None] | None = None
 
     @property
     def runnable(self) -> bool:
-        return self.left > 0
+        return self.unanswered > 0
 
     def pushes(self) -> list[PushMessage]:
         return []
@@ -196,13 +198,14 @@ class Job:
     def advance(self, pushing: bool | None) -> None:
         if pushing:
             return
-        self.left = 0  # before it runs: a function that raises is not run again
+        self.unanswered = 0  # before it runs: a function that raises is not run again
         try:
             self._function()
         except OSError as error:
             lacks = error.unmet(self.lacked) if isinstance(error, NoRoomError) else None
             if lacks is not None:
-                self.left, self.lacked, self.begins = 1, lacks, True  # it runs first in the next batch, which has room
+                # It runs first in the next batch, which has room.
+                self.unanswered, self.lacked, self.is_first = 1, lacks, True
             else:
                 self.fail(error)  # the rest of the batch does not fail
 
@@ -210,9 +213,9 @@ class Job:
         """Does nothing: a job pushes nothing."""
 
     def fail(self, error: Exception) -> None:
-        if self.left and isinstance(error, OSError):
+        if self.unanswered and isinstance(error, OSError):
             return  # it was not run in that batch, and a later one runs it
-        self.left, self.failed = 0, True
+        self.unanswered, self.failed = 0, True
         _logger.error("background work of the server failed: %s", error)
 
 

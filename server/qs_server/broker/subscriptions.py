@@ -14,8 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from qs_schemas import ErrorCode, Fault, Message
-from qs_schemas import errors as table
+from qs_schemas import ErrorCode, Fault, Message, errors
 from qs_serving.answers import new_resp
 from qs_storage.engine import (
     SECOND,
@@ -88,9 +87,9 @@ class Subscriptions:
     or received again. This class never waits, and never sends: deliveries are collected until the batch is
     committed."""
 
-    def __init__(self, source: Source, clock: Clock, record: "History | None" = None) -> None:
+    def __init__(self, source: Source, clock: Clock, history: "History | None" = None) -> None:
         self._source = source
-        self._record = record
+        self._history = history
         self._clock = clock
         self._by_queue: dict[str, OrderedDict[Subscription, None]] = {}
         """The subscriptions of each queue; the next to get a message comes first."""
@@ -196,8 +195,8 @@ class Subscriptions:
         receives = subscription.receives.get(key)
         if receives is None:
             return  # it was acknowledged or received meanwhile
-        if self._record is not None:
-            self._record.begin(subscription.subscriber.peer)
+        if self._history is not None:
+            self._history.begin(subscription.subscriber.peer)
         try:
             self._source.release(key[0], Receipt(key[1], receives), self._delay)
         except (NoSuchQueueError, NoSuchMessageError, StaleReceiptError):
@@ -258,7 +257,7 @@ class Subscriptions:
             subscription.qids.discard(qid)
             if not subscription.qids and not subscription.closed:
                 self.close(subscription)
-                fault = Fault(table.NOT_FOUND, f"there is no queue {qid!r} any more", subscription.req)
+                fault = Fault(errors.NOT_FOUND, f"there is no queue {qid!r} any more", subscription.req)
                 self._post(subscription.subscriber, fault.message(new_resp()))
 
     def _end_all(self, qid: str, upto: int | None = None) -> None:
@@ -388,8 +387,8 @@ class Subscriptions:
         if len(self._by_queue[qid]) == 1:
             count = min(most, subscription.prefetch - len(subscription.receives), subscriber.room // OVERHEAD // 2 + 1)
         room = subscriber.room - count * OVERHEAD
-        if self._record is not None:
-            self._record.begin(subscriber.peer)
+        if self._history is not None:
+            self._history.begin(subscriber.peer)
         found = self._source.receive(qid, count, subscription.visibility, room, self.room)
         for message in found:
             self.settled(qid, message.mid)  # ends a lease of another subscription whose window is over

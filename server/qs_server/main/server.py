@@ -153,7 +153,7 @@ class QueueServer:
         and the service manager's watchdog restarts the server."""
         done = trio.Event()
         job = Job()
-        job.ended = done.set
+        job.on_batch_end = done.set
         self._committer.post(job)
         await done.wait()
 
@@ -170,7 +170,7 @@ class QueueServer:
             counts=self.acceptor.counts,
             timers=self.acceptor.timers,
             tasks=tasks,
-            wire=self._wire,
+            document_limits=self._wire,
             storage=self._storage,
             subscriptions=self._subscriptions,
             committer=self._committer,
@@ -181,7 +181,7 @@ class QueueServer:
             room=self._room,
         )
 
-    def left(self, session: Session) -> None:
+    def client_gone(self, session: Session) -> None:
         session.leave()
 
 

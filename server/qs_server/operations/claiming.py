@@ -5,8 +5,7 @@ separate for each principal.
 """
 
 import qs_schemas as wire
-from qs_schemas import Message
-from qs_schemas import errors as table
+from qs_schemas import Message, errors
 from qs_serving.access.caller import NotAllowedError
 from qs_storage.engine import Batches, Claim, Claims, UnsupportedError
 from qs_storage.names import owned_name, split_name
@@ -67,7 +66,7 @@ def release_claim(service: Service, request: wire.ReleaseClaim) -> Message:
     if owner is None:
         owner = own
     elif owner != (own or "") and not service.is_admin:
-        raise NotAllowedError(table.FORBIDDEN, f"to release a claim of {owner!r} needs the right 'admin'")
+        raise NotAllowedError(errors.FORBIDDEN, f"to release a claim of {owner!r} needs the right 'admin'")
     consumer = owned_name(owner or None, request.consumer or "")
     count = _claims(service, request).release(consumer, request.seq or 0)
     service.spent += count // _IN_BULK

@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from qs_schemas import CopyMessage, Error, ErrorCode, Fault, Figure, Message, NewQueue, ReceiveMessage
-from qs_schemas import errors as table
+from qs_schemas import CopyMessage, Error, ErrorCode, Fault, Figure, Message, NewQueue, ReceiveMessage, errors
 from qs_serving.access.caller import Caller
 from qs_serving.access.principal import Right
 from qs_serving.answers import new_resp
@@ -150,22 +149,22 @@ def in_room(step: Callable[[], T]) -> Generator[Pause, bool | None, T]:
 # -- answers to requests that fail
 
 _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
-    engine.NoSuchQueueError: table.NOT_FOUND,
-    engine.NoSuchMessageError: table.NOT_FOUND,
-    NoSuchSubscriptionError: table.NOT_FOUND,
-    engine.NoSuchClaimError: table.NOT_FOUND,
-    engine.NoSuchPartError: table.NOT_FOUND,
-    engine.ClaimOrderError: table.CONFLICT,
-    engine.BatchOrderError: table.CONFLICT,
-    engine.QueueExistsError: table.CONFLICT,
-    engine.OtherMessageError: table.CONFLICT,
-    engine.DeadLetterCycleError: table.CONFLICT,
-    engine.NoDeadLetterQueueError: table.CONFLICT,
-    engine.QueueNotEmptyError: table.NOT_EMPTY,
-    engine.StaleReceiptError: table.STALE,
-    engine.QueueFullError: table.FULL,
-    engine.BadQueueNameError: table.BAD_REQUEST,
-    engine.UnsupportedError: table.NOT_IMPLEMENTED,
+    engine.NoSuchQueueError: errors.NOT_FOUND,
+    engine.NoSuchMessageError: errors.NOT_FOUND,
+    NoSuchSubscriptionError: errors.NOT_FOUND,
+    engine.NoSuchClaimError: errors.NOT_FOUND,
+    engine.NoSuchPartError: errors.NOT_FOUND,
+    engine.ClaimOrderError: errors.CONFLICT,
+    engine.BatchOrderError: errors.CONFLICT,
+    engine.QueueExistsError: errors.CONFLICT,
+    engine.OtherMessageError: errors.CONFLICT,
+    engine.DeadLetterCycleError: errors.CONFLICT,
+    engine.NoDeadLetterQueueError: errors.CONFLICT,
+    engine.QueueNotEmptyError: errors.NOT_EMPTY,
+    engine.StaleReceiptError: errors.STALE,
+    engine.QueueFullError: errors.FULL,
+    engine.BadQueueNameError: errors.BAD_REQUEST,
+    engine.UnsupportedError: errors.NOT_IMPLEMENTED,
 }
 
 
@@ -175,9 +174,9 @@ def error_answer(about: Message | Fault, error: ErrorCode, text: str) -> Error:
 
 def refused(about: Message, error: engine.StorageError) -> Error:
     """Returns the answer to a request that the engine refuses. Logs an error that has no code in the error table."""
-    known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), table.INTERNAL)
+    known = next((_ERRORS[kind] for kind in type(error).__mro__ if kind in _ERRORS), errors.INTERNAL)
     answer = error_answer(about, known, str(error))
-    if known is table.INTERNAL:
+    if known is errors.INTERNAL:
         _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
     return answer
 
@@ -188,7 +187,7 @@ def disk_error(about: Message, error: Exception, storage: engine.Engine, *, begu
     # Somebody has removed the directory of a queue of files, with whatever program: for the client there is no such
     # queue.
     if isinstance(error, FileNotFoundError) and not all(map(storage.in_place, _queues_of(about))):
-        return error_answer(about, table.NOT_FOUND, "the directory of the queue is gone")
+        return error_answer(about, errors.NOT_FOUND, "the directory of the queue is gone")
     if isinstance(about, CopyMessage) and about.mids:  # the copies before the one that failed stay
         return storage_error(about, error, "some may have been copied")
     partly = begun and not isinstance(about, ReceiveMessage)  # a receive has only waited
@@ -207,8 +206,8 @@ def storage_error(about: Message, error: Exception, remark: str) -> Error:
     """Returns the answer to a request during which the storage failed, and logs the error. remark: words that say what
     was changed."""
     if isinstance(error, OSError) and has_no_room(error):
-        return error_answer(about, table.FULL, f"the disk is full; {remark}")
+        return error_answer(about, errors.FULL, f"the disk is full; {remark}")
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    answer = error_answer(about, table.INTERNAL, f"the storage failed: {reason}; {remark}")
+    answer = error_answer(about, errors.INTERNAL, f"the storage failed: {reason}; {remark}")
     _logger.error("resp %s: %s: %s", answer.resp, about.op, error)
     return answer

@@ -30,8 +30,8 @@ from qs_schemas import (
     QueueStats,
     ReceiveMessage,
     StageMessages,
+    errors,
 )
-from qs_schemas import errors as table
 from qs_serving.access.caller import NotAllowedError
 from qs_serving.access.principal import Right
 from qs_serving.answers import new_resp
@@ -111,7 +111,7 @@ class RequestBatch:
 
     A request batch must never send an answer, and never know what a request means: the table of operations knows."""
 
-    begins = False
+    is_first = False
     lacked: NoRoomError | None = None
 
     def __init__(self, waiting: deque[Message | Fault], service: Service, outbox: int) -> None:
@@ -127,14 +127,14 @@ class RequestBatch:
                 if messages > _MESSAGES:
                     break
                 self.events.append(waiting.popleft())
-        self.left = len(self.events)
+        self.unanswered = len(self.events)
         """The number of requests and faults without an answer."""
         self.done = 0
         """The number of requests and faults with an answer."""
         self.answers: list[Message] = []
         """The answers that have not been taken, of the last of the requests that are done. The session takes them and
         sets an empty list."""
-        self.ended: Callable[[], None] | None = None
+        self.on_batch_end: Callable[[], None] | None = None
         self._service = service
         self._outbox = outbox
         self._running: Answer | None = None  # the handler that pauses
@@ -156,14 +156,14 @@ class RequestBatch:
 
     @property
     def runnable(self) -> bool:
-        return self.pause is None and self.left > 0 and (self._answer_bytes <= self._outbox or not self.answers)
+        return self.pause is None and self.unanswered > 0 and (self._answer_bytes <= self._outbox or not self.answers)
 
     def resume(self, *, over: bool = False) -> None:
         """Ends the pause. over: True if the pause ends because its time is over."""
         if self.pause is not None:
             # The committer secures the missing room before the batch, which runs this work first.
             self.lacked = self.pause.lacks
-            self.begins = self.lacked is not None
+            self.is_first = self.lacked is not None
         self.pause = None
         self._over = over
 
@@ -198,7 +198,7 @@ class RequestBatch:
             answer.answers(new_resp(), request.req)
             self.answers.append(answer)
             self.done += 1
-            self.left -= 1
+            self.unanswered -= 1
 
     def advance(self, pushing: bool | None) -> None:  # noqa: C901, PLR0912
         """Implements `Work.advance`. Takes the steps of each request without a function call, because every request
@@ -207,14 +207,14 @@ class RequestBatch:
         service.spent = 0
         if not self.answers:
             self._answer_bytes = 0  # the answers were taken since the last batch
-        while self.left and self.pause is None and self._answer_bytes <= self._outbox:
+        while self.unanswered and self.pause is None and self._answer_bytes <= self._outbox:
             event = self.events[self.done]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
                 return  # the order of a client's requests stays, whatever kind the batch does first
             begun = self._running is not None
             try:
                 if begun:
-                    answer = self._go_on(event)
+                    answer = self._continue_request(event)
                 elif (operation := OPERATIONS.get(type(event))) is None:  # type: ignore[arg-type] # a fault has none
                     answer = self._handle_unknown(event)
                 else:
@@ -238,12 +238,12 @@ class RequestBatch:
                     answer.answers(new_resp(), event.req)
                 self.answers.append(answer)
                 self.done += 1
-                self.left = 0 if self.closes else self.left - 1
-                if self.begins:
-                    self.begins, self.lacked = False, None  # the room was secured for this request alone
-                if self.left and (size := _SIZES.get(type(answer))) is not None:
+                self.unanswered = 0 if self.closes else self.unanswered - 1
+                if self.is_first:
+                    self.is_first, self.lacked = False, None  # the room was secured for this request alone
+                if self.unanswered and (size := _SIZES.get(type(answer))) is not None:
                     self._answer_bytes += size(answer)
-            if service.spent >= TURN and self.left and self.pause is None:
+            if service.spent >= TURN and self.unanswered and self.pause is None:
                 self.pause = Pause()  # the time slice of this client is over: others run first
 
     def _refuse(self, request: Message | Fault, error: Exception, *, begun: bool) -> Message:
@@ -255,12 +255,12 @@ class RequestBatch:
         if isinstance(error, engine.StorageError):
             return refused(request, error)
         if isinstance(error, BadRequestError):
-            return error_answer(request, table.BAD_REQUEST, str(error))
+            return error_answer(request, errors.BAD_REQUEST, str(error))
         if isinstance(error, OSError):
             self._note_lack(request, error)
             # An engine that raises OSError has changed nothing; only slices before may have.
             return disk_error(request, error, self._service.storage, begun=begun)
-        answer = error_answer(request, table.INTERNAL, "a fault of the server; its log says more under this resp")
+        answer = error_answer(request, errors.INTERNAL, "a fault of the server; its log says more under this resp")
         _logger.error("resp %s: %s failed", answer.resp, request.op, exc_info=error)
         return answer
 
@@ -281,13 +281,13 @@ class RequestBatch:
             self.closes = request.error.closes
             return request.message(new_resp())
         if isinstance(request, Error):
-            return error_answer(request, table.BAD_REQUEST, "this is an error; only requests are taken")
-        return error_answer(request, table.NOT_IMPLEMENTED, f"{request.op} is not implemented")
+            return error_answer(request, errors.BAD_REQUEST, "this is an error; only requests are taken")
+        return error_answer(request, errors.NOT_IMPLEMENTED, f"{request.op} is not implemented")
 
     def _begin(self, handler: Answer) -> Message | None:
         """Begins to run a handler that may wait."""
         self._running, self._over, self.deadline = handler, None, None
-        return self._continue()
+        return self._run_handler()
 
     def is_allowed(self) -> bool:
         """Tells whether the client still may make the waiting request."""
@@ -301,19 +301,19 @@ class RequestBatch:
         """Checks that the client may make the request. An unreadable document needs no right; an unknown operation is
         refused like any other. Raises NotAllowedError."""
         caller = self._service.caller
-        if caller is not None and (not isinstance(request, Fault) or request.error == table.NOT_IMPLEMENTED):
+        if caller is not None and (not isinstance(request, Fault) or request.error == errors.NOT_IMPLEMENTED):
             operation = OPERATIONS.get(type(request))  # type: ignore[arg-type] # a fault has none
             caller.check(ANY_PRINCIPAL if operation is None else operation.rights, request)
 
-    def _go_on(self, request: Message | Fault) -> Message | None:
+    def _continue_request(self, request: Message | Fault) -> Message | None:
         """Continues the handler. Then checks the rights again for a receive that got nothing. Other requests may have
         changed something already, so they are finished also if they are not allowed any more."""
-        answer = self._continue()
+        answer = self._run_handler()
         if isinstance(answer, ReceiveMessage) and not answer.messages:
             self._check(request)
         return answer
 
-    def _continue(self) -> Message | None:
+    def _run_handler(self) -> Message | None:
         """Runs the handler until it answers or pauses. Returns the answer, or None for a pause."""
         running, self._running = self._running, None  # a handler that raises has ended
         try:

@@ -2,8 +2,8 @@
 the outbox after the batch, and waits where a request has to wait.
 
 A request passes through here in three calls. `run` makes a batch of the connection's requests; the committer runs it at
-the end of the poll cycle, or in its worker thread; `_ran` sends the answers. If a request has to wait, `_pause` begins
-the wait, `_end_wait` ends any kind of wait, and the same batch of requests is scheduled again.
+the end of the poll cycle, or in its worker thread; `_on_batch_end` sends the answers. If a request has to wait,
+`_pause` begins the wait, `_end_wait` ends any kind of wait, and the same batch of requests is scheduled again.
 """
 
 from collections.abc import Callable
@@ -84,7 +84,7 @@ class Session:
         counts: RequestCounts,
         timers: Timers,
         tasks: trio.Nursery,
-        wire: Limits,
+        document_limits: Limits,
         storage: Engine,
         subscriptions: Subscriptions,
         committer: Committer,
@@ -111,8 +111,8 @@ class Session:
             storage,
             subscriptions,
             self._become_subscriber,
-            wire.list_length,
-            wire.document,
+            document_limits.list_length,
+            document_limits.document,
             connection.address,
             remotes=remotes,
             caller=caller,
@@ -135,12 +135,12 @@ class Session:
         if requests is None:
             self._requests = requests = RequestBatch(self._connection.requests, self._service, self._most)
             self._since = perf_counter()
-            requests.ended = self._ran
+            requests.on_batch_end = self._on_batch_end
             self._committer.scheduled.append(requests)
         else:
-            self._go_on(requests)
+            self._after_answers(requests)
 
-    def _ran(self) -> None:
+    def _on_batch_end(self) -> None:
         """Sends the answers that are ready, and goes on if the socket takes them. Called at the end of a batch."""
         requests = self._requests
         if requests is None:
@@ -156,19 +156,19 @@ class Session:
             if subscriber is not None and subscriber.new:  # before any later request, and behind the answer
                 self._committer.post(Job(self._service.start_subscriptions))
             if taken:
-                self._go_on(requests)
+                self._after_answers(requests)
             else:
                 self._connection.await_socket()
         except Exception as error:  # the error concerns this connection alone, not the rest of the batch
             self._connection.fail(error)
 
-    def _go_on(self, requests: RequestBatch) -> None:
+    def _after_answers(self, requests: RequestBatch) -> None:
         """Begins the next step after the socket has taken the answers: a pause, the rest of the requests, or new
         ones."""
         pause = requests.pause
         if pause is not None:
             self._pause(requests, pause)
-        elif requests.left:
+        elif requests.unanswered:
             self._schedule(requests)
         else:
             self._requests = None
@@ -177,7 +177,7 @@ class Session:
     def _schedule(self, requests: RequestBatch) -> None:
         """Schedules requests for the next batch. Wakes the committer's task, because a timer or the end of a call may
         call this outside of a poll cycle."""
-        requests.ended = self._ran
+        requests.on_batch_end = self._on_batch_end
         self._committer.post(requests)
 
     # -- waits ----------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ class Session:
             requests.resume(over=over)
         if pause.is_asked_for:
             self._since = perf_counter()
-        self._connection.go_on()
+        self._connection.end_pause()
         self._schedule(requests)
 
     async def _run_call(self, requests: RequestBatch, call: Call[Any]) -> None:
@@ -272,10 +272,10 @@ class Session:
         if self._call is not None:
             self._call.cancel()
         if requests is not None:
-            if requests.ended is None:
+            if requests.on_batch_end is None:
                 self._waiters.leave(requests)
             else:  # the work is in a batch, and may wait after it: then the next one is woken at once
-                requests.ended = partial(self._waiters.leave, requests)
+                requests.on_batch_end = partial(self._waiters.leave, requests)
 
     def rights_changed(self) -> None:
         """Ends subscriptions and waits that the access file does not allow any more. A receive that is still allowed

@@ -9,8 +9,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from qs_schemas import ErrorCode, Fault, Message
-from qs_schemas import errors as table
+from qs_schemas import ErrorCode, Fault, Message, errors
 from qs_schemas.limits import TOKEN
 
 from .access import Access, AccessTable
@@ -128,8 +127,8 @@ class Caller:
         self._wrong += 1
         delay = self._access.failures.note(self._peer)
         if self._wrong >= _MOST_WRONG:
-            raise NotAllowedError(table.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed", delay)
-        raise NotAllowedError(table.UNAUTHORIZED, "the token is wrong: no principal of the access file has it", delay)
+            raise NotAllowedError(errors.TOO_MANY, f"{_MOST_WRONG} wrong tokens on one connection; it is closed", delay)
+        raise NotAllowedError(errors.UNAUTHORIZED, "the token is wrong: no principal of the access file has it", delay)
 
     def check(self, rights: Rights | None, request: Message | Fault) -> None:
         """Checks that the client may make a request. rights: the rights that the request needs; None if everybody may
@@ -202,5 +201,5 @@ class Caller:
             if self._credential is _Credential.CERTIFICATE:
                 advice = f"no principal has a name of your certificate ({', '.join(map(repr, self._certificate))})"
             text = advice if principal is None else f"a client that has not authenticated {what}: {advice}"
-            return NotAllowedError(table.UNAUTHORIZED, text)
-        return NotAllowedError(table.FORBIDDEN, f"the principal {principal.name!r} {what}")
+            return NotAllowedError(errors.UNAUTHORIZED, text)
+        return NotAllowedError(errors.FORBIDDEN, f"the principal {principal.name!r} {what}")

@@ -172,7 +172,7 @@ class Bench:
     def ask(self, *connections: RequestBatch) -> int:
         """Runs the requests of connections to their end. Returns the number of rounds that it took."""
         rounds = 0
-        while left := [each for each in connections if each.left]:
+        while left := [each for each in connections if each.unanswered]:
             rounds += 1
             assert rounds < 500
             for each in left:
@@ -241,7 +241,7 @@ def test_pushes_are_merged_behind_work_that_begins_batch(bench: Bench, monkeypat
     push = RoomQueue.push
     monkeypatch.setattr(RoomQueue, "push", lambda queue, drafts: (pushed.append(len(drafts)), push(queue, drafts))[1])
     connections = [bench.connection(*[PushMessage("q", payload=b"x")] * 5) for _ in range(4)]
-    bench.committer.scheduled += [Job(bench.committer.refresh, begins=True), *connections]
+    bench.committer.scheduled += [Job(bench.committer.refresh, is_first=True), *connections]
     while not bench.committer.on_poll_end():
         pass
     assert pushed == [20]
@@ -337,7 +337,7 @@ def test_work_that_begins_batch_runs_first(bench: Bench) -> None:
     the same batch."""
     seen: list[str] = []
     before, after = Ask(lambda: seen.append("before")), Ask(lambda: seen.append("after"))
-    upkeep = Job(lambda: seen.append("upkeep"), begins=True)
+    upkeep = Job(lambda: seen.append("upkeep"), is_first=True)
     committed = bench.engine.commit
     bench.engine.commit = lambda: (seen.append("commit"), committed())[1]  # type: ignore[method-assign]
     bench.committer.scheduled += [before, upkeep, after]
@@ -392,4 +392,4 @@ def test_batch_by_kind_ends_when_pushes_have_no_room(bench: Bench) -> None:
     bench.engine.room = LEFT // 2
     bench.committer._advance_by_kind([pushes, other], LEFT)
     assert (len(pushes.answers), len(other.answers)) == (0, 1)
-    assert pushes.left == 1
+    assert pushes.unanswered == 1

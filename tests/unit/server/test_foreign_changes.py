@@ -76,7 +76,7 @@ async def test_refresh_finds_file_while_thread_is_never_idle(engine: JournalEngi
         def post() -> None:
             if committer.upkeep.due is None and trio.current_time() < until:
                 job = Job()
-                job.ended = post
+                job.on_batch_end = post
                 committer.post(job)
 
         post()

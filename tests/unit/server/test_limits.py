@@ -76,7 +76,7 @@ async def test_lists_of_ids_fill_outbox(tmp_path: Path, autojump_clock: Clock) -
         group = RequestBatch(deque([ListMessages("q") for _ in range(50)]), service, outbox=100 * 32 * 10)
         group.advance(pushing=False)
         assert len(group.answers) == 11
-        assert group.left == 39
+        assert group.unanswered == 39
 
 
 async def test_receive_is_bounded_by_document_limit(running: Serving, autojump_clock: Clock) -> None:

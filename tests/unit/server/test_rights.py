@@ -153,7 +153,7 @@ async def test_purge_begun_before_reload_is_finished(
     requests.advance(None)
     assert requests.pause is not None
     reload(access, SECOND)
-    while requests.left:
+    while requests.unanswered:
         requests.resume()
         requests.advance(None)
     purged, refused, unreadable = requests.answers

@@ -75,7 +75,7 @@ def service_of(engine: Engine, caller: Any = None) -> Service:
 def slices_of(batch: RequestBatch) -> list[int]:
     """Runs a batch to its end. Returns the work of each of its slices."""
     found: list[int] = []
-    while batch.left:
+    while batch.unanswered:
         batch.resume()
         batch.advance(None)
         found.append(batch._service.spent)
@@ -94,12 +94,12 @@ def test_copy_list_runs_in_slices(engine: JournalEngine) -> None:
     stored = fill(engine, 75)
     into = [f"into-{number}" for number in range(40)]
     batch = RequestBatch(deque([CopyMessage("q", mids=list(stored), queues=into)]), service_of(engine), 1 << 20)
-    while batch.left:
+    while batch.unanswered:
         batch.resume()
         batch.advance(None)
         assert len({len(engine.queue(qid)) for qid in into}) == 1
         assert batch._service.spent <= TURN + 2 * len(into)
-        assert (batch.pause is None) == (batch.left == 0)
+        assert (batch.pause is None) == (batch.unanswered == 0)
     answers = batch.answers
     assert [type(answer) for answer in answers] == [CopyMessage]
     assert answers[0].mids == stored  # type: ignore[attr-defined]
@@ -201,7 +201,7 @@ def test_ack_claim_ends_claims_one_by_one(engine: JournalEngine, monkeypatch: py
     requests = deque([AckClaim("q", "c", seq=5), AckClaim("q", "c", seq=4)])
     batch = RequestBatch(requests, service_of(engine), 1 << 20)
     still_open: list[list[int]] = []
-    while batch.left:
+    while batch.unanswered:
         batch.resume()
         batch.advance(None)
         still_open.append([claim.seq for claim in claims.all()])

@@ -6,8 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from qs_schemas import Fault, Message, Peer, Ping
-from qs_schemas import errors as table
+from qs_schemas import Fault, Message, Peer, Ping, errors
 from qs_serving.connection import TRANSITIONS, Cause, Connection, Phase
 from qs_serving.figures import RequestCounts
 from qs_serving.hub import Hub
@@ -107,7 +106,7 @@ class Script:
 
     def go_on(self) -> None:
         """Answers the request that has paused."""
-        self.connection.go_on()
+        self.connection.end_pause()
         self.connection.outbox.put(b"late\n")
         self.connection.answered()
 
@@ -257,7 +256,7 @@ async def test_a_stop_ends_a_wait_and_tells_why(served: Served) -> None:
 
 async def test_a_client_that_does_not_end_is_left_after_a_moment(served: Served, autojump_clock: MockClock) -> None:
     """After a refusal the connection is closed within the time of `linger`, whether or not the client ends it."""
-    served.connection.turn_out(table.TOO_MANY, "too many")
+    served.connection.turn_out(errors.TOO_MANY, "too many")
     assert served.phase is Phase.PARTING
     begun = trio.current_time()
     while served.phase is not Phase.CLOSED:
@@ -269,7 +268,7 @@ async def test_a_client_that_does_not_end_is_left_after_a_moment(served: Served,
 async def test_a_client_that_is_turned_out_before_it_begins(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     """A client that is refused before it begins is told why as soon as it begins."""
     served = Served(nursery)
-    served.connection.turn_out(table.TOO_MANY, "too many")
+    served.connection.turn_out(errors.TOO_MANY, "too many")
     assert (served.phase, served.sent) == (Phase.NEW, "")
     served.connection.begin()
     assert (served.phase, served.sent.count("too many")) == (Phase.PARTING, 1)
@@ -326,7 +325,7 @@ async def test_an_answer_that_closes(served: Served) -> None:
 
 async def test_dismiss_does_not_end_it_before_the_caller_returns(served: Served, autojump_clock: MockClock) -> None:
     """Code that dismisses a client may be in the middle of a step for that client."""
-    served.connection.dismiss(table.TOO_MANY, "too slow")
+    served.connection.dismiss(errors.TOO_MANY, "too slow")
     assert (served.phase, served.connection.is_refused) == (Phase.READING, True)
     await trio.sleep(0.01)
     assert (served.phase, served.sent.count("too slow")) == (Phase.PARTING, 1)
@@ -340,7 +339,7 @@ PAUSED: list[Step] = [
     lambda served: served.wire.say(PING),
 ]
 UNREAD: list[Step] = [*READING, lambda served: setattr(served.wire, "credit", 0), lambda served: served.wire.say(PING)]
-RUNNING: list[Step] = [*PAUSED, lambda served: served.connection.go_on()]
+RUNNING: list[Step] = [*PAUSED, lambda served: served.connection.end_pause()]
 PARTING: list[Step] = [*READING, lambda served: served.connection.stop()]
 TO: dict[Phase, list[Step]] = {
     Phase.NEW: [],
@@ -356,10 +355,10 @@ BY: dict[Cause, Step] = {
     Cause.REQUESTS: lambda served: (setattr(served.session, "next", "pause"), served.wire.say(PING)),
     Cause.ANSWERED: lambda served: served.connection.answered(),
     Cause.PAUSED: lambda served: served.connection.pause(),
-    Cause.OVER: lambda served: served.connection.go_on(),
+    Cause.OVER: lambda served: served.connection.end_pause(),
     Cause.UNREAD: lambda served: served.connection.await_socket(),
     Cause.TAKEN: lambda served: served.wire.read(),
-    Cause.TOLD: lambda served: served.connection.dismiss(table.TOO_MANY, "too slow"),
+    Cause.TOLD: lambda served: served.connection.dismiss(errors.TOO_MANY, "too slow"),
     Cause.GONE: lambda served: served.connection.cut_off(),
 }
 
@@ -385,7 +384,7 @@ async def test_every_row_of_the_table(
     assert served.phase is phase
     monkeypatch.setattr("qs_serving.connection.TRANSITIONS", Noting(TRANSITIONS))
     if (phase, cause) == (Phase.RUNNING, Cause.TOLD):
-        served.connection.dismiss(table.TOO_MANY, "too slow")
+        served.connection.dismiss(errors.TOO_MANY, "too slow")
         served.connection.answered()
     else:
         BY[cause](served)
