@@ -97,8 +97,7 @@ class Room:
 
     def usual(self, size: int) -> int:
         """Returns the room with which a batch should begin: `size` bytes, or less in a small segment."""
-        log = self._log
-        return min(size, log.segments.sizes[log.number] // _PART) if log.number else size
+        return size if self._log.writer is None else min(size, self._log.writer.header.size // _PART)
 
     def commit(self) -> None:
         """Commits the records and notes of the transaction. OSError: they are taken back."""
@@ -157,6 +156,9 @@ class Room:
         log = self._log
         if log.writer is not None:
             return False
+        if size == LEFT and log.number:
+            # What a batch begins with is not more in a small segment, see `usual`: else each kill would take a file.
+            size = min(size, log.segments.sizes[log.number] // _PART)
         unnamed = [queue.record() for queue in self._queues.values() if queue.number > self._store.last_named]
         if not log.can_reopen(sum(records.HEAD.size + len(body) for body in unnamed), size):
             return False
