@@ -321,7 +321,7 @@ class Monitor:
         """Makes the feeds wait for the subscribers from before the bus was started again."""
         waited_for: list[FanOut] = []
         for qid, number in (await counts.read()).items():
-            # Of queues that are not monitored any more nobody can come back.
+            # Nobody can come back to queues that are not monitored any more.
             if self._options.settle and number and (not self._options.queues or qid in self._options.queues):
                 feed = self.feed(qid)
                 if feed.acknowledging < number:

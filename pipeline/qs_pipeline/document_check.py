@@ -100,7 +100,7 @@ class Shape:
         return found
 
     def _check_attributes(self, element: Any, seen: set[str], doubts: list[str]) -> None:
-        # As columns have them: without a prefix, in any case, after an underscore.
+        # Columns have the names without a prefix, in any case, after an underscore.
         attributes = {f"_{_name(name)}".lower(): value for name, value in element.attrib.items()}
         for column in self._attributes:
             value = attributes.get(column.key)

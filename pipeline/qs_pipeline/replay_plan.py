@@ -123,7 +123,7 @@ class PlanStore:
             return 0
         try:
             value = json.loads(data)
-            # What an earlier run has noted says nothing of this one.
+            # Notes of an earlier run say nothing of this one.
             return int(value["done"]) if value["run"] == run else 0
         except (ValueError, TypeError, KeyError):
             raise PipelineError(f"{self._files.uri(self._done)} is damaged: restore it from a backup") from None

@@ -50,7 +50,7 @@ _JVM_GONE = (
     "Spark's JVM has ended, maybe for lack of memory (--conf spark.driver.memory=4g): the same command continues where "
     "it stopped"
 )
-# What Spark says of a checkpoint that is damaged, or that two queries share.
+# Spark's texts about a checkpoint that is damaged, or that two queries share.
 _CHECKPOINT = ("CANNOT_LOAD_STATE_STORE", "STREAMING_CHECKPOINT", "Incomplete log file", "CONCURRENT_STREAM_LOG_UPDATE")
 
 

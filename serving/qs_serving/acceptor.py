@@ -217,7 +217,7 @@ class Acceptor(Generic[S]):
 
     async def _end_grace(self) -> None:
         await within(self._limits.grace, trio.sleep_forever)
-        self._disconnect()
+        self.cut_off()
 
     def stop(self) -> None:
         """Stops accepting connections and requests. Requests that have begun are finished and answered."""
@@ -231,9 +231,6 @@ class Acceptor(Generic[S]):
 
     def cut_off(self) -> None:
         """Disconnects all clients. Call it after `stop`."""
-        self._disconnect()
-
-    def _disconnect(self) -> None:
         if self._entering is not None:
             self._entering.cancel_scope.cancel()
         if self._open:

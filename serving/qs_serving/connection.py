@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 import trio
@@ -423,10 +424,7 @@ class Connection(Generic[S]):
         self._stream.end_poll()
 
     def _written(self, token: object) -> None:
-        try:
-            self.session.written(token)
-        except Exception as error:
-            self.fail(error)
+        self.attempt(partial(self.session.written, token))
 
     def attempt(self, call: Callable[[], object]) -> None:
         """Calls a function of the session outside of the hub's poll cycle. An error of that function ends only this

@@ -200,7 +200,7 @@ class ServerClock:
         course, seen = _Course(*map(int, numbers[:3])), int(numbers[3])
         same_boot = boot.decode("ascii", "replace") == self._boot != "unknown" and steady < _LONGEST_UP
         if same_boot and course.since <= steady:
-            # The same boot: the clock since then has counted the time that no server ran.
+            # The machine has not booted since: its clock has counted the time that no server ran.
             now = steady + course.offset_at(steady)
             if seen <= now < MAX_MID:
                 return course

@@ -111,7 +111,7 @@ def _session(spark: SparkSession) -> SparkSession:
 
 def _lifecycles(session: SparkSession, history: HistoryFiles) -> DataFrame:
     events = read_events(session, history)
-    # As many partitions as it takes to sort each in memory: see _PARTITION.
+    # Enough partitions to sort each in memory: see _PARTITION.
     plan = events._jdf.queryExecution().optimizedPlan()
     partitions = int(plan.stats().sizeInBytes()) // _PARTITION + 1
     configured = int(session.conf.get("spark.sql.shuffle.partitions") or 1)

@@ -135,7 +135,7 @@ class QueueServer:
             background.start_soon(self._fetcher.serve)
             if (descriptor := self._storage.fileno()) is not None:
                 Changes(descriptor, self.acceptor.hub, self._committer)
-            # What the connections held is to be visible at the next start, not when a window ends.
+            # Messages that the connections held are to be visible at the next start, not when a window ends.
             await self.acceptor.accept(listeners, self._committer.give_back)
             background.cancel_scope.cancel()
 

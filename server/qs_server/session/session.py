@@ -58,21 +58,8 @@ class Session:
     """Seconds without a request until `silent` is called: None, as a client may be silent for as long as it likes."""
 
     __slots__ = (
-        "_call",
-        "_committer",
-        "_connection",
-        "_counts",
-        "_most",
-        "_outbox",
-        "_peer",
-        "_requests",
-        "_service",
-        "_since",
-        "_subscriptions",
-        "_tasks",
-        "_timer",
-        "_timers",
-        "_waiters",
+        "_call", "_committer", "_connection", "_counts", "_most", "_outbox", "_peer", "_requests", "_service", "_since",
+        "_subscriptions", "_tasks", "_timer", "_timers", "_waiters",
     )  # fmt: skip
 
     def __init__(
@@ -197,10 +184,10 @@ class Session:
                 self._schedule(requests)
         else:
             connection.pause()
-            if self._requests is not requests or requests.pause is not pause:
-                return  # `pause` has read the end of the stream, which has ended the wait
+            if requests.pause is not pause:
+                return  # the client is leaving, so `pause` has ended the wait
             # An access file that was read again during the batch may forbid the receive: `_end_wait` checks.
-            if connection.is_leaving or waiters.listen(requests, self._woken) or not requests.is_allowed():
+            if waiters.listen(requests, self._woken) or not requests.is_allowed():
                 self._end_wait()
                 return
             # By the loop's clock, which is monotonic: a client waits as long as it asked, whatever the wall clock does.

@@ -213,7 +213,7 @@ class ElementWriter:
         self._layout = elements.layout
         self._places = elements.places
         self._clock = elements.context.clock
-        # As dirq does: two servers that push in the same microsecond mostly have different names.
+        # dirq does this too: two servers that push in the same microsecond mostly have different names.
         self._digit = secrets.randbelow(16)
 
     def write(self, draft: Draft) -> PendingMessage:
