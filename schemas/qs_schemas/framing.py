@@ -3,7 +3,7 @@
 No length stands in front of a document: only its markup says where it ends. So finding the end is half of parsing, for
 bytes from anybody, cut anywhere. There are three ways, from quick to slow, with the same result:
 
-1. `next_plain` lets a reader try documents in the usual form. The reader finds the end.
+1. `take_plain` lets a reader try documents in the usual form. The reader finds the end.
 2. One match of `_usual` finds the end of a whole document of elements, attributes and text.
 3. `_scan` goes tag by tag, over pieces, comments, sections, and documents that break a bound.
 
@@ -282,31 +282,45 @@ class Framer:
         self._start = 0
         return buffer
 
-    def next_plain(self, read: Callable[[bytes | bytearray, int], tuple[T, int] | None]) -> T | None:
-        """Lets `read` read the next document, passes over the document, and returns the result. Returns None, and
-        passes over nothing, if `read` declines the document, or if a part of the document has been looked at before.
+    def take_plain(
+        self,
+        read: Callable[[bytes | bytearray, int], tuple[T, int] | None],
+        take: Callable[[T], object],
+        most: int,
+    ) -> int:
+        """Lets `read` read the next documents, one after the other, passes over them, and hands each result to `take`.
+        Stops at a document that `read` declines, at one of which a part has been looked at before, and after `most`.
+        Returns the number of documents.
 
         read: takes the data and the offset at which a document begins; returns a result and the offset at which the
         document ends, or None to decline.
         """
-        buffer = self.buffer
-        rest = len(buffer) - self._start
-        if self.begun or rest <= 0 or (rest > _LONG and not self._has_end()):
-            return None
-        found = read(buffer, self._start)
-        if found is None:
-            return None
-        event, end = found
-        if end - self._start > self._most:  # with white space around it: `next_document` counts the bytes exactly
-            return None
-        if buffer[end - _UNFINISHED] <= _BLANK and not self.early:
-            self._look_at_end(end)
-        if end < len(buffer):
-            self._start = end
-        else:
+        if self.begun:
+            return 0
+        buffer, start, count = self.buffer, self._start, 0
+        length = len(buffer)
+        while start < length and count < most:
+            if length - start > _LONG:
+                self._start = start
+                if not self._has_end():
+                    break
+            found = read(buffer, start)
+            if found is None:
+                break
+            event, end = found
+            if end - start > self._most:  # with white space around it: `next_document` counts the bytes exactly
+                break
+            if buffer[end - _UNFINISHED] <= _BLANK and not self.early:
+                self._look_at_end(end)
+            take(event)
+            count += 1
+            start = end
+        if start < length:
+            self._start = start
+        elif count:
             self._behind = buffer[-_UNFINISHED:]
             self.buffer, self._start = b"", 0
-        return event
+        return count
 
     def _has_end(self) -> bool:
         """Tells whether a document may end in the buffer; if not, no way of reading is worth trying. Looks once at each

@@ -4,13 +4,14 @@ This module does no I/O and does not wait. So the server, the bus, the blocking 
 and tests put two peers back to back.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .errors import MALFORMED, ErrorCode, ProtocolError
 from .framing import Framer
 from .limits import Limits, binary_payload
-from .messages import Error, Message
+from .messages import Authenticate, Error, Message
 from .plain import PlainReader
 from .serializing import check_lengths, serialize
 from .templates import write
@@ -130,15 +131,33 @@ class Peer:
 
     def next_event(self) -> Message | Fault | None:
         """Returns the next message or fault, or None until more bytes have come."""
+        events: deque[Message | Fault] = deque()
+        self.drained = not self.read_into(events, 1) and not self._framer.buffer
+        return events.popleft() if events else None
+
+    def read_into(self, events: deque[Message | Fault], most: int) -> bool:
+        """Appends the next messages and faults to `events`, until there are `most` in it. Stops behind an
+        `authenticate`, whose answer decides which bounds hold for what follows. Returns True if there may be more."""
         framer = self._framer
-        self.drained = False
-        if self._closed or not framer.buffer:
-            return None
-        plain = framer.next_plain(self._plain.read)
-        self.early = framer.early
-        if plain is not None:
-            self.drained = not framer.buffer
-            return plain
+        while framer.buffer and not self._closed:
+            room = most - len(events)
+            if room <= 0:
+                return True
+            # Nearly all documents are plain: those that came together are read together.
+            if framer.take_plain(self._plain.read, events.append, room):
+                self.early = framer.early
+                continue
+            event = self._parsed_event()
+            if event is None:
+                return False
+            events.append(event)
+            if type(event) is Authenticate:
+                return True
+        return False
+
+    def _parsed_event(self) -> Message | Fault | None:
+        """Returns the next message or fault of a document that is not plain, or that came in pieces."""
+        framer = self._framer
         in_pieces = framer.begun  # otherwise the document was examined just now, and is not plain
         try:
             document = framer.next_document()

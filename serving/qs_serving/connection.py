@@ -384,7 +384,7 @@ class Connection(Generic[S]):
         else:
             reader.unanswered = 0
             self.phase = TRANSITIONS[self.phase, Cause.ANSWERED]
-            if reader.ended or (not self._peer.drained and self._peer.begun):
+            if reader.ended or self._peer.begun:
                 self._read_on()
             if self._stream.watched and not reader.ended:
                 self._stream.held = False  # resumed without a call, which nearly always suffices

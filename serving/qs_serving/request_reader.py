@@ -40,19 +40,11 @@ class RequestReader:
             self.ended = True
         if self.identifying:
             return
-        requests, most, next_event = self.requests, self._most, self._peer.next_event
-        self.unread = True
-        while len(requests) < most:
-            event = next_event()
-            if event is not None:
-                requests.append(event)
-                if type(event) is Authenticate:
-                    self.identifying = True
-                    return
-            if event is None or self._peer.drained:
-                self.unread = False
-                break
-        if self.ended and not self.unread and (fault := self._peer.end_of_data()) is not None:
+        requests = self.requests
+        self.unread = self._peer.read_into(requests, self._most)
+        if self.unread:
+            self.identifying = bool(requests) and type(requests[-1]) is Authenticate
+        elif self.ended and (fault := self._peer.end_of_data()) is not None:
             requests.append(fault)
 
     def identified(self) -> None:

@@ -200,6 +200,8 @@ BOUNDS = [
     Limits(attributes=12), Limits(attributes=3), Limits(list_length=2), Limits(elements=8), Limits(elements=10),
 ]  # fmt: skip
 PARSED: dict[str, int] = {"plain": 0, "not": 0}
+READERS = {limits: PlainReader(limits) for limits in BOUNDS}
+"""Readers that read all documents of a run, one after the other, and so remember heads."""
 
 
 def same(one: Any, other: Any) -> bool:
@@ -220,6 +222,8 @@ def test_plain_or_declined(data: bytes, limits: Limits) -> None:
     """The framer and the parser understand every document that is read without the parser in just the same way."""
     found = PlainReader(limits).read(data)
     PARSED["not" if found is None else "plain"] += 1
+    for _ in range(2):  # the second time, the head is known
+        assert same(READERS[limits].read(data), found)
     if found is None:
         return
     message, end = found
@@ -372,6 +376,19 @@ def test_as_the_readme_writes_them(document: bytes) -> None:
     found = PlainReader(Limits()).read(document)
     assert found is not None
     assert same(found[0], parse(document))
+
+
+@pytest.mark.parametrize("tail", [b"", b"\n", b"\r\n", b" \t\r\n\r\n"])
+@pytest.mark.parametrize("payload", [b"", b"x", b"a\nb", b"a &amp; b", b"&no;", b"\xff", b"]]>", b"\x00", b"<x/>"])
+def test_a_known_head_changes_nothing(payload: bytes, tail: bytes) -> None:
+    """A request behind one with the same head is read, or declined, as the first one of a stream is."""
+    reader = PlainReader(Limits())
+    head = b'<qs %b req="%%b"><op><push-message/></op><qid>q</qid><payload>%%b</payload></qs>%%b' % NS
+    assert reader.read(head % (b"1", b"first", b"\r\n")) is not None
+    for req in (b"2", b"", b"a>b", b"a&b", b"\xff", b"x" * 128, b"x" * 129, b'2" resp="3'):
+        data = head % (req, payload, tail)
+        for written in (data, data + data, data[:-1], data[:40], b" " + data):
+            assert same(reader.read(written), PlainReader(Limits()).read(written)), written
 
 
 def test_refusals_come_from_the_parser() -> None:
