@@ -5,16 +5,16 @@ and tests put two peers back to back.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .errors import MALFORMED, ErrorCode, ProtocolError
 from .framing import Framer
 from .limits import Limits, binary_payload
-from .messages import Authenticate, Error, Message
+from .messages import Authenticate, Error, Message, PushMessage
 from .plain import PlainReader
 from .serializing import check_lengths, serialize
-from .templates import write
+from .templates import write, write_pushed
 from .text import replace_uncarriable
 
 
@@ -185,3 +185,17 @@ class Peer:
         if message.type == "request":
             check_lengths(message)
         return serialize(message, self.early)
+
+    def send_pushed(
+        self, requests: Iterable[PushMessage], mids: Iterable[int], new_resp: Callable[[], str]
+    ) -> list[bytes]:
+        """Returns the documents of the answers to pushes of one message each, without making a message of each answer.
+        requests: to one queue; mids: the ids of their messages; new_resp: makes the id of an answer."""
+        if not self.early:
+            return write_pushed(requests, mids, new_resp)
+        documents: list[bytes] = []
+        for request, mid in zip(requests, mids, strict=False):
+            answer = PushMessage(request.qid, mid=mid)
+            answer.answers(new_resp(), request.req)
+            documents.append(self.send(answer))
+        return documents

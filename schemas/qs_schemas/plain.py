@@ -288,7 +288,9 @@ def _new_push(qid: str | None, payload: bytes | None, messages: list[Draft]) -> 
     return message
 
 
-def _push(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
+def _push(  # noqa: C901 - its steps, without a call each
+    data: _Data, at: int, qid: str | None, request: bool, limits: Limits
+) -> Found:
     bare = None if request else _BARE_MID.match(data, at)
     if bare is not None:  # the answer to a push of one message
         message = _new_push(qid, None, [])
@@ -303,6 +305,8 @@ def _push(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) 
         end = stop + len(_CLOSE)
         if data.startswith(_LINE_END, end):
             end += len(_LINE_END)
+        elif data.startswith(b"\n", end):
+            end += 1
         if end < len(data) and data[end] <= _BLANK:
             end = _match(_SPACES, data, end).end()
         payload = data[start:stop] if type(data) is bytes else bytes(data[start:stop])

@@ -7,7 +7,7 @@ scripts/bench/documents.py measures both ways, and a property test compares thei
    message `write` returns None, and the caller uses `serialize`, which writes the message or says what is wrong.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -279,6 +279,26 @@ _TEMPLATES: dict[type[Message], Callable[[Any], Written]] = {
     GetClaim: _claim,
     StageMessages: _stage,
 }
+
+
+def write_pushed(requests: Iterable[PushMessage], mids: Iterable[int], new_resp: Callable[[], str]) -> list[bytes]:
+    """Writes the answers to pushes of one message each, like `write`. requests: to one queue, as they were read, so
+    that their names are within the bounds; mids: the ids of their messages; new_resp: makes the id of an answer."""
+    found: list[bytes] = []
+    head, qid, tail = _HEADS["response"], "", ""
+    for request, mid in zip(requests, mids, strict=False):
+        if not tail:
+            qid = _qid(request._qid)
+            tail = f"><op><push-message/></op>{qid}<mid>"
+        req = request._req
+        if req is None:
+            written = ""
+        elif req.isalnum() and req.isascii():  # `_id` would do, with the call that this saves
+            written = f' req="{req}"'
+        else:
+            written = _id("req", req)
+        found.append(f'{head}{written} resp="{new_resp()}"{tail}{mid}</mid></qs>\r\n'.encode())
+    return found
 
 
 def write(message: Message) -> bytes | None:

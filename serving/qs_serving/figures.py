@@ -8,7 +8,7 @@ import os
 import platform
 import ssl
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -81,6 +81,13 @@ class RequestCounts:
 
     def answered(self, requests: Sequence[Message | Fault], answers: Sequence[Message], seconds: float) -> None:
         """Counts requests that were answered together, each with this duration in seconds."""
+        self.count(requests, seconds)
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, Error):
+                self.refused(operation_of(request), answer.code)
+
+    def count(self, requests: Iterable[Message | Fault], seconds: float) -> None:
+        """Counts requests that were answered together, each with this duration in seconds, but not their errors."""
         # In lines, and not with `Histogram.observe`: this runs for each request.
         bucket = bisect_left(BOUNDS, seconds)
         durations = self._durations
@@ -90,10 +97,6 @@ class RequestCounts:
                 histogram = durations[kind] = Histogram()
             histogram.counts[bucket] += 1
             histogram.sum += seconds
-        if Error in map(type, answers):  # errors are rare, and this look costs less than one at each answer
-            for request, answer in zip(requests, answers, strict=True):
-                if isinstance(answer, Error):
-                    self.refused(_op_of(type(request)) or NO_OPERATION, answer.code)
 
     def refused(self, operation: str, code: int) -> None:
         """Counts a request that was refused with an error."""
@@ -120,6 +123,11 @@ class RequestCounts:
         for operation, histogram in sorted(known.items()):
             found += histogram.figures("request_duration_seconds", operation=operation)
         return found
+
+
+def operation_of(request: Message | Fault) -> str:
+    """Returns the label `operation` of a request, `NO_OPERATION` for a document that could not be read."""
+    return _op_of(type(request)) or NO_OPERATION
 
 
 def _op_of(kind: Any) -> str:

@@ -55,7 +55,7 @@ class DirectoryQueue(Publisher):
     and `_move_if_exhausted`.
     """
 
-    merges_pushes: ClassVar[bool] = False
+    push_payloads: ClassVar[None] = None
     claims: None = None
     batches: None = None
     has_dead_letters: ClassVar[bool] = False

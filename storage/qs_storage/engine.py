@@ -378,8 +378,6 @@ class Queue(Protocol):
     Assumes one thread at a time, and that nobody keeps the object over a request: see `Engine.queue`."""
 
     options: Options
-    merges_pushes: ClassVar[bool]
-    """True if the pushes of one call are as independent as those of many calls, only faster."""
 
     @property
     def last_mid(self) -> int:
@@ -387,6 +385,11 @@ class Queue(Protocol):
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages, all or none. Returns increasing ids. QueueFullError."""
+
+    @property
+    def push_payloads(self) -> Callable[[Sequence[bytes]], Sequence[int]] | None:
+        """Stores messages without delays and keys, like `push`. None if the pushes of one call are not as independent
+        as those of many calls."""
 
     def get(self, mid: int, *, peek: bool, visibility: int | None) -> Message:
         """Receives a visible message, or with peek only shows it. A hidden message comes without its payload.

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
 from .names import MAX_MID
@@ -15,7 +14,6 @@ class NullQueue:
     Ids are microseconds, and increase while the server runs; after a restart they may come again, as nothing records
     them."""
 
-    merges_pushes: ClassVar[bool] = False
     claims: None = None
     batches: None = None
     redrive: None = None
@@ -37,8 +35,11 @@ class NullQueue:
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Counts messages and gives them ids. Ignores keys, as nothing is stored twice."""
-        first = min(max(self._context.clock(), self.last_mid + 1), MAX_MID - len(drafts))
-        mids = list(range(first, first + len(drafts)))
+        return self.push_payloads([draft.payload for draft in drafts])
+
+    def push_payloads(self, payloads: Sequence[bytes]) -> list[int]:
+        first = min(max(self._context.clock(), self.last_mid + 1), MAX_MID - len(payloads))
+        mids = list(range(first, first + len(payloads)))
         if mids:
             self.last_mid = mids[-1]
         self.counts.pushed += len(mids)

@@ -153,7 +153,7 @@ class RemoteQueue(Queue):
 
     Its methods also raise RemoteError. An engine's own class has the methods that ask the other server."""
 
-    merges_pushes: ClassVar[bool] = False
+    push_payloads: ClassVar[None] = None
     claims: None = None
     batches: None = None
 

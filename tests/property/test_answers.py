@@ -6,7 +6,6 @@ the parser with qs.xsd.
 """
 
 import tempfile
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +16,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.clients.documents import NS
 from support.storage.engines import JournalEngine
+from tests.support.servers.requests import batch_of
 
 from qs_schemas import CLIENT_LIMITS, OPERATIONS, GetQueue, Message, Peer, parse
 from qs_schemas.wire import seconds
 from qs_server.broker.subscriber import Subscriber
 from qs_server.broker.subscriptions import Subscriptions
 from qs_server.operations.service import Service
-from qs_server.session.requests import RequestBatch
 from qs_storage.directories import DirectoriesEngine, FilesEngine
 from qs_storage.engine import Durability, State
 
@@ -152,20 +151,20 @@ class World:
         peer = Peer(serving=True)
         peer.receive_data(request.replace(f">{MID}<", f">{self.mids[-1]}<").encode())
         asked = list(peer.events())
-        batch = RequestBatch(deque(asked), self._service, 1 << 30)
-        found: list[Message] = []
+        batch = batch_of(asked, self._service, 1 << 30)
+        found: list[bytes] = []
         while batch.unanswered and (batch.pause is None or not batch.pause.qids):
             batch.resume()
             batch.advance(None)
-            answers, batch.answers = batch.answers, []
-            found += answers
+            found += batch.answers
+            batch.take()
             self._engine.commit()
         self._service.start_subscriptions()
         self._subscriptions.dispatch(self._engine.effects().arrived)
         for subscriber in self._subscriptions.take_mail():
-            found += subscriber.mail
+            found += map(peer.send, subscriber.mail)
             subscriber.mail = []
-        return [self._check(request, peer.send(each)) for each in found]
+        return [self._check(request, each) for each in found]
 
     def _check(self, request: str, document: bytes) -> Message:
         """Returns the answer as a client reads it."""

@@ -17,13 +17,12 @@ A batch has one of three forms, in `_batch`:
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import islice, repeat
 from typing import TYPE_CHECKING
 
 import trio
 
 from qs_schemas import PushMessage
-from qs_storage.engine import LEFT, SECOND, Clock, Draft, Durability, Effects, Engine, NoRoomError, StorageError
+from qs_storage.engine import LEFT, SECOND, Clock, Durability, Effects, Engine, NoRoomError, StorageError
 
 from .jobs import Job, Waiters, Work
 from .subscriptions import SLICE, Subscriptions
@@ -39,8 +38,6 @@ _MESSAGES = 2000
 _LEAST = 4096
 """Bytes of room with which work that pushes nothing may begin after pushes: what needs more begins the next batch. Less
 than for pushes, which would otherwise keep deletes and receives out of every batch."""
-_ENOUGH = 3
-"""Messages that must be exceeded for a merged push. Fewer cost less one by one."""
 _MERGED = 4 << 20
 """Bytes of payload after which no other client's messages are added to a merged push."""
 _NEVER = float("inf")
@@ -245,9 +242,11 @@ class Committer:
                         history.begin(first.peer)
                     first.advance(None)
                     others = works[1:]
-                if history is None and (len(others) > 1 or (others and others[0].unanswered > 1)):
+                if history is None:
                     _push_together(storage, others)  # not with a history, which needs each push's client
                 for work in others:
+                    if not work.unanswered:
+                        continue
                     # The first work always runs, so that each batch gets something done.
                     if work is not first and storage.room < least:
                         break  # this work and all later ones are left for the next batch
@@ -412,27 +411,29 @@ def _push_together(storage: Engine, works: Sequence[Work]) -> None:
         if pushes:
             runs.setdefault(pushes[0].qid or "", []).append((work, pushes))
     for qid, found in runs.items():
-        if len(found) + len(found[0][1]) > _ENOUGH:
-            _push_run(storage, qid, found)
+        _push_run(storage, qid, found)
 
 
 def _push_run(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessage]]]) -> None:
     """Does the pushes to one queue as one push. found: works, each with its pushes."""
-    drafts: list[Draft] = []
+    payloads: list[bytes] = []
     size = taken = 0
     try:
-        queue = storage.queue(qid)
-        if not queue.merges_pushes:
+        push = storage.queue(qid).push_payloads
+        if push is None:
             return
         for _, pushes in found:
             if size > _MERGED:
                 break
-            payloads = [p if isinstance(p := push.payload, bytes) else (p or "").encode() for push in pushes]
-            size += sum(map(len, payloads))
-            drafts += map(_new, repeat(Draft), zip(payloads, repeat(0), repeat(None)))  # half the time of `Draft(…)`
+            for request in pushes:
+                payload = request.payload
+                if type(payload) is not bytes:
+                    payload = payload.encode() if isinstance(payload, str) else bytes(payload or b"")
+                payloads.append(payload)
+                size += len(payload)
             taken += 1
-        mids = iter(queue.push(drafts))
+        mids = iter(push(payloads))
     except (StorageError, OSError):
         return
     for work, pushes in found[:taken]:
-        work.pushed(islice(mids, len(pushes)))
+        work.pushed(pushes, mids)

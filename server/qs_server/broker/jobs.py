@@ -11,7 +11,7 @@ one message, because pushes can be merged.
 import logging
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from operator import itemgetter
@@ -132,9 +132,8 @@ class Work(Protocol):
     on_batch_end: Callable[[], None] | None
     """Called by the committer, in the loop, after the work's batch. The committer sets it to None first."""
 
-    @property
-    def weight(self) -> int:
-        """The amount of work, in messages."""
+    weight: int
+    """The amount of work, in messages."""
 
     @property
     def runnable(self) -> bool:
@@ -147,8 +146,8 @@ class Work(Protocol):
     def pushes(self) -> list[PushMessage]:
         """Returns the next requests, as far as they are pushes of one message each to the same queue."""
 
-    def pushed(self, mids: Iterable[int]) -> None:
-        """Answers the first of the requests that `pushes` returned. mids: the ids of their messages."""
+    def pushed(self, requests: Sequence[PushMessage], mids: Iterable[int]) -> None:
+        """Answers the requests that `pushes` returned. mids: the ids of their messages."""
 
     def advance(self, pushing: bool | None) -> None:
         """Runs the next requests, up to one that has to wait or lacks room. pushing: True to stop before the first
@@ -192,7 +191,7 @@ class Job:
     def pushes(self) -> list[PushMessage]:
         return []
 
-    def pushed(self, mids: Iterable[int]) -> None:
+    def pushed(self, requests: Sequence[PushMessage], mids: Iterable[int]) -> None:
         """Does nothing: `pushes` returns nothing."""
 
     def advance(self, pushing: bool | None) -> None:

@@ -1,17 +1,17 @@
 """Handles requests of one connection in their order, as part of the committer's batches. This module knows nothing of
 sockets.
 
-How it works. A session makes a `RequestBatch` of the requests that have come. The committer calls `advance` in each of
-its batches until all have answers. A handler returns its answer, or it is a generator and yields a `Pause`: then the
-request batch stops there, and goes on with the same handler when the pause is over. Answers are made in the batch and
-sent after its commit, so after a failed commit the answers can still be turned into errors (`fail`).
+How it works. A session has one `RequestBatch`, which `begin` fills with the requests that have come. The committer
+calls `advance` in each of its batches until all have answers. A handler returns its answer, or it is a generator and
+yields a `Pause`: then the request batch stops there, and goes on with the same handler when the pause is over. The
+documents of the answers are made in the batch and sent after its commit, so after a failed commit they can still be
+replaced by errors (`fail`).
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from operator import attrgetter
 from typing import Any, cast
 
 from qs_schemas import (
@@ -19,15 +19,10 @@ from qs_schemas import (
     DeleteMessage,
     Error,
     Fault,
-    GetClaim,
-    GetMessage,
-    ListClaims,
-    ListMessages,
-    ListQueues,
     Message,
     NewQueue,
+    Peer,
     PushMessage,
-    QueueStats,
     ReceiveMessage,
     StageMessages,
     errors,
@@ -61,19 +56,6 @@ _REQUESTS = 256
 the next batch, which may have those of others before them."""
 _MESSAGES = 1000
 """The most messages of one connection in a batch, if its requests are lists: half of what a whole batch may have."""
-_payload = attrgetter("payload")
-
-_SIZES: dict[type, Callable[[Any], int]] = {
-    ReceiveMessage: lambda answer: sum(map(len, map(_payload, answer.messages))),
-    GetMessage: lambda answer: len(answer.payload or b"") + sum(len(message.payload) for message in answer.messages),
-    GetClaim: lambda answer: sum(map(len, map(_payload, answer.messages))),
-    ListClaims: lambda answer: 512 * len(answer.claims),
-    ListMessages: lambda answer: 32 * len(answer.mids),
-    ListQueues: lambda answer: 256 * len(answer.queues),
-    QueueStats: lambda answer: 256 * len(answer.queues),
-}
-"""Return the approximate bytes of an answer, for answers that can be long. All others are so short that `_REQUESTS`
-bounds them."""
 
 
 def stored_bytes(event: Message | Fault) -> int:
@@ -85,13 +67,19 @@ def stored_bytes(event: Message | Fault) -> int:
     return 0
 
 
+_WEIGHTS: dict[type, Callable[[Any], int]] = {
+    PushMessage: lambda request: len(request.messages) or 1,
+    StageMessages: lambda request: len(request.messages) or 1,
+    DeleteMessage: lambda request: len(request.mids) or 1,
+    CopyMessage: lambda request: len(request.mids or [0]) * len(request.queues),
+}
+"""Return how many messages a request is about. All others are about one."""
+
+
 def weight(event: Message | Fault) -> int:
     """Returns how many messages a request is about."""
-    if isinstance(event, PushMessage | StageMessages):
-        return len(event.messages) or 1
-    if isinstance(event, DeleteMessage):
-        return len(event.mids) or 1
-    return len(event.mids or [0]) * len(event.queues) if isinstance(event, CopyMessage) else 1
+    weigh = _WEIGHTS.get(type(event))
+    return 1 if weigh is None else weigh(event)
 
 
 class RequestBatch:
@@ -102,57 +90,86 @@ class RequestBatch:
        concerns that request alone: the others of the batch are answered.
     2. A request that lacked room is run again from its start, and has changed nothing before.
     3. A request that a failed commit may have taken back is answered with an error, never as done.
-    4. The answers that nobody has taken have about `outbox` bytes at most: only the last one may exceed the bound.
+    4. The answers that nobody has taken have `outbox` bytes at most: only the last one may exceed the bound.
     5. A client's rights are checked just before its request runs, and again before a receive that has waited is
        answered without messages.
 
-    Assumes that `advance` is called in a batch while it is `runnable`, that answers are taken between two batches, and
-    that handlers change nothing before they raise NoRoomError (see `operations/service.py`).
+    Assumes that `begin` is called only when all earlier requests are answered and `end` was called, that `advance` is
+    called in a batch while it is `runnable`, that answers are taken between two batches, and that handlers change
+    nothing before they raise NoRoomError (see `operations/service.py`).
 
     A request batch must never send an answer, and never know what a request means: the table of operations knows."""
 
-    is_first = False
-    lacked: NoRoomError | None = None
+    __slots__ = (
+        "_answer_bytes", "_first_mids", "_outbox", "_over", "_peer", "_running", "_service", "answers", "closes",
+        "deadline", "done", "events", "fault", "is_first", "lacked", "on_batch_end", "pause", "refusals", "unanswered",
+        "weight",
+    )  # fmt: skip
 
-    def __init__(self, waiting: deque[Message | Fault], service: Service, outbox: int) -> None:
-        """Takes the next events from `waiting`, as many as one batch may have. outbox: after so many bytes of answers,
-        the answers must be taken before more are made."""
-        self.events = [waiting.popleft()]
+    def __init__(self, service: Service, peer: Peer, outbox: int) -> None:
+        """Begins without requests. peer: writes the documents of answers; outbox: after so many bytes of answers, the
+        answers must be taken before more are made."""
+        self.events: list[Message | Fault] = []
         """The requests and faults."""
-        if waiting:
-            messages = weight(self.events[0])  # the first is taken whatever its size
-            while waiting and len(self.events) < _REQUESTS:
-                event = waiting[0]
-                messages += 1 if type(event) is PushMessage and not event.messages else weight(event)  # nearly always
-                if messages > _MESSAGES:
-                    break
-                self.events.append(waiting.popleft())
-        self.unanswered = len(self.events)
+        self.unanswered = 0
         """The number of requests and faults without an answer."""
         self.done = 0
         """The number of requests and faults with an answer."""
-        self.answers: list[Message] = []
-        """The answers that have not been taken, of the last of the requests that are done. The session takes them and
-        sets an empty list."""
+        self.weight = 0
+        self.answers: list[bytes] = []
+        """The documents of the answers that have not been taken, of the last of the requests that are done. The session
+        takes them with `take`."""
+        self.refusals: dict[int, int] = {}
+        """The codes of the errors among these answers, by their positions."""
         self.on_batch_end: Callable[[], None] | None = None
+        self.is_first = False
+        self.lacked: NoRoomError | None = None
         self._service = service
+        self._peer = peer
         self._outbox = outbox
         self._running: Answer | None = None  # the handler that pauses
-        self._answer_bytes = 0  # of the answers that have not been taken, about
+        self._answer_bytes = 0  # of the answers that have not been taken
+        self._first_mids: dict[int, tuple[str, int]] = {}  # pushes among these answers: the queue and the first id
         self._over: bool | None = None  # the value that the handler is sent next, see `Answer`
         self.closes = False
         """True if the connection must be closed after the answers; later requests are not handled."""
+        self.fault: Exception | None = None
+        """The error because of which an answer is missing."""
         self.pause: Pause | None = None
         self.deadline: float | None = None
         """The time at which the pause ends, by the loop's clock. The session sets it."""
 
+    def begin(self, waiting: deque[Message | Fault]) -> None:
+        """Takes the next events from `waiting`, as many as one batch may have."""
+        events = self.events
+        messages = 0
+        while waiting and len(events) < _REQUESTS:
+            event = waiting[0]
+            messages += 1 if type(event) is PushMessage and not event.messages else weight(event)  # nearly always
+            if messages > _MESSAGES and events:  # the first is taken whatever its size
+                break
+            events.append(waiting.popleft())
+        self.weight, self.unanswered, self.done = messages, len(events), 0
+
+    def end(self) -> None:
+        """Forgets the requests, which are answered: a client that has nothing to ask takes no memory for them."""
+        self.events.clear()
+
+    def take(self) -> bytes:
+        """Returns the documents of the answers that have not been taken."""
+        answers = self.answers
+        documents = answers[0] if len(answers) == 1 else b"".join(answers)
+        answers.clear()
+        self._answer_bytes = 0
+        if self.refusals:
+            self.refusals.clear()
+        if self._first_mids:
+            self._first_mids.clear()
+        return documents
+
     @property
     def peer(self) -> str:
         return self._service.peer
-
-    @property
-    def weight(self) -> int:
-        return sum(map(weight, self.events))
 
     @property
     def runnable(self) -> bool:
@@ -177,36 +194,35 @@ class RequestBatch:
 
     def pushes(self) -> list[PushMessage]:
         found: list[PushMessage] = []
-        service = self._service
-        caller = service.caller
+        service, done = self._service, self.done
+        event = self.events[done]
         # While the disk is full, `advance` handles each push, which tells whether it was stored.
-        if not (self.pause or self._running or self._answer_bytes > self._outbox or service.room.full):
-            for event in islice(self.events, self.done, None):
-                if type(event) is not PushMessage or event.payload is None or event.messages:
-                    break
-                if event.delay is not None or event.key is not None or (found and event.qid != found[0].qid):
-                    break
-                # One check is enough, as all are to the same queue. `advance` makes the refusal.
-                if not found and caller is not None and not caller.may(Right.WRITE, event.qid or ""):
-                    break
-                found.append(event)
+        if type(event) is not PushMessage or self.pause or self._running or service.room.full:
+            return found
+        if self._answer_bytes > self._outbox:
+            return found
+        qid, caller = event.qid, service.caller
+        # One check is enough, as all are to the same queue. `advance` makes the refusal.
+        if caller is not None and not caller.may(Right.WRITE, qid or ""):
+            return found
+        for event in islice(self.events, done, None) if done else self.events:
+            if type(event) is not PushMessage or event.payload is None or event.messages:
+                break
+            if event.delay is not None or event.key is not None or event.qid != qid:
+                break
+            found.append(event)
         return found
 
-    def pushed(self, mids: Iterable[int]) -> None:
-        for mid, request in zip(mids, islice(self.events, self.done, None), strict=False):
-            answer = PushMessage(request.qid, mid=mid)  # type: ignore[union-attr] # see `pushes`
-            answer.answers(new_resp(), request.req)
-            self.answers.append(answer)
-            self.done += 1
-            self.unanswered -= 1
+    def pushed(self, requests: Sequence[PushMessage], mids: Iterable[int]) -> None:
+        self.answers += self._peer.send_pushed(requests, mids, new_resp)
+        self.done += len(requests)
+        self.unanswered -= len(requests)
 
     def advance(self, pushing: bool | None) -> None:  # noqa: C901, PLR0912
         """Implements `Work.advance`. Takes the steps of each request without a function call, because every request
         goes through here."""
         service = self._service
         service.spent = 0
-        if not self.answers:
-            self._answer_bytes = 0  # the answers were taken since the last batch
         while self.unanswered and self.pause is None and self._answer_bytes <= self._outbox:
             event = self.events[self.done]
             if pushing is not None and isinstance(event, PushMessage) is not pushing:
@@ -234,17 +250,35 @@ class RequestBatch:
                     return
                 answer = self._refuse(event, error, begun=begun)
             if answer is not None:
-                if not isinstance(answer, Error):  # an error has its ids
-                    answer.answers(new_resp(), event.req)
-                self.answers.append(answer)
+                self._add(event, answer)
                 self.done += 1
                 self.unanswered = 0 if self.closes else self.unanswered - 1
                 if self.is_first:
                     self.is_first, self.lacked = False, None  # the room was secured for this request alone
-                if self.unanswered and (size := _SIZES.get(type(answer))) is not None:
-                    self._answer_bytes += size(answer)
             if service.spent >= TURN and self.unanswered and self.pause is None:
                 self.pause = Pause()  # the time slice of this client is over: others run first
+
+    def _add(self, request: Message | Fault, answer: Message) -> None:
+        """Adds the document of an answer."""
+        if isinstance(answer, Error):  # it has its ids
+            self.refusals[len(self.answers)] = answer.code
+        else:
+            if type(answer) is PushMessage:
+                mid = answer.mids[0] if answer.mids else answer.mid  # a list fails as a whole, under its first id
+                self._first_mids[len(self.answers)] = answer.qid or "", mid or 0
+            answer.answers(new_resp(), request.req)
+        document = self._write(answer)
+        self.answers.append(document)
+        self._answer_bytes += len(document)
+
+    def _write(self, answer: Message) -> bytes:
+        """Returns the document of an answer. If that is not possible, which is a fault of the server, notes that the
+        connection has to be closed: the client cannot tell which of its requests has no answer."""
+        try:
+            return self._peer.send(answer)
+        except Exception as error:  # any of them concerns this connection alone
+            self.fault, self.closes = error, True
+            return b""
 
     def _refuse(self, request: Message | Fault, error: Exception, *, begun: bool) -> Message:
         if isinstance(error, NotAllowedError):
@@ -324,27 +358,30 @@ class RequestBatch:
         return None
 
     def fail_pushes(self, failures: dict[tuple[str, int], OSError]) -> None:
-        for at, answer in enumerate(self.answers):
-            if not isinstance(answer, PushMessage):
-                continue
-            first = answer.mids[0] if answer.mids else answer.mid  # a list fails as a whole, under its first id
-            error = None if first is None else failures.get((answer.qid or "", first))
+        for at, first in self._first_mids.items():
+            error = failures.get(first)
             if error is not None:
-                self._note_lack(self.events[self.done - len(self.answers) + at], error)
-                self.answers[at] = disk_error(answer, error, self._service.storage)
+                request = self.events[self.done - len(self.answers) + at]
+                self._replace(at, request, disk_error(cast(Message, request), error, self._service.storage), error)
+
+    def _replace(self, at: int, request: Message | Fault, answer: Error, error: Exception) -> None:
+        """Replaces an answer by an error, because the change of its request failed. at: its position."""
+        self._note_lack(request, error)
+        self.refusals[at] = answer.code
+        self.answers[at] = self._write(answer)
 
     def fail(self, error: Exception) -> None:
         pause = self.pause
         if self._running is not None and pause is not None and pause.call is None and not pause.is_asked_for:
             # Between two slices: the handler would count what this batch has done, and is taken back.
             self._running.close()
-            request = cast(Message, self.events[self.done])
-            self._running = _answered(storage_error(request, error, PARTLY))
+            paused = cast(Message, self.events[self.done])
+            self._running = _answered(storage_error(paused, error, PARTLY))
             self.pause = None
-        for at, answer in enumerate(self.answers):
-            if not isinstance(answer, Error):
-                self._note_lack(self.events[self.done - len(self.answers) + at], error)
-                self.answers[at] = storage_error(answer, error, "what was asked may have been done")
+        for at, request in enumerate(self.events[self.done - len(self.answers) : self.done]):
+            if at not in self.refusals:  # all others are messages: a fault is answered with an error
+                answer = storage_error(cast(Message, request), error, "what was asked may have been done")
+                self._replace(at, request, answer, error)
 
 
 def _answered(answer: Message) -> Answer:

@@ -16,7 +16,7 @@ import trio
 from qs_schemas import Figure, Limits, Peer
 from qs_serving.access.caller import Caller
 from qs_serving.connection import Connection
-from qs_serving.figures import RequestCounts
+from qs_serving.figures import RequestCounts, operation_of
 from qs_serving.options import ServerLimits
 from qs_serving.timers import Timer, Timers
 from qs_storage.engine import Engine
@@ -58,8 +58,8 @@ class Session:
     """Seconds without a request until `silent` is called: None, as a client may be silent for as long as it likes."""
 
     __slots__ = (
-        "_call", "_committer", "_connection", "_counts", "_most", "_outbox", "_peer", "_requests", "_service", "_since",
-        "_subscriptions", "_tasks", "_timer", "_timers", "_waiters",
+        "_batch", "_call", "_committer", "_connection", "_counts", "_most", "_outbox", "_peer", "_requests", "_service",
+        "_since", "_subscriptions", "_tasks", "_timer", "_timers", "_waiters",
     )  # fmt: skip
 
     def __init__(
@@ -107,7 +107,8 @@ class Session:
             figures=figures,
             room=room,
         )
-        self._requests: RequestBatch | None = None  # the requests under way
+        self._batch: RequestBatch | None = None  # made for the first requests, and used for all
+        self._requests: RequestBatch | None = None  # the same while requests are under way
         self._since = 0.0  # when the requests began, or continued after a wait that the client asked for
         self._timer: Timer | None = None  # ends the present wait
         self._call: trio.CancelScope | None = None  # around the call that the present request waits for
@@ -119,13 +120,16 @@ class Session:
         continues those. Called in a poll cycle or at the end of a batch, after which the committer checks `scheduled`,
         so unlike `_schedule` this need not wake the committer's task."""
         requests = self._requests
-        if requests is None:
-            self._requests = requests = RequestBatch(self._connection.requests, self._service, self._most)
-            self._since = perf_counter()
-            requests.on_batch_end = self._on_batch_end
-            self._committer.scheduled.append(requests)
-        else:
+        if requests is not None:
             self._after_answers(requests)
+            return
+        requests = self._batch
+        if requests is None:
+            self._batch = requests = RequestBatch(self._service, self._peer, self._most)
+        requests.begin(self._connection.requests)
+        self._requests, self._since = requests, perf_counter()
+        requests.on_batch_end = self._on_batch_end
+        self._committer.scheduled.append(requests)
 
     def _on_batch_end(self) -> None:
         """Sends the answers that are ready, and goes on if the socket takes them. Called at the end of a batch."""
@@ -133,12 +137,12 @@ class Session:
         if requests is None:
             return  # the connection was closed while its batch ran
         try:
-            answers, requests.answers, taken = requests.answers, [], True
-            if answers:
-                send = self._peer.send
-                taken = self._outbox.put(send(answers[0]) if len(answers) == 1 else b"".join(map(send, answers)))
-                answered = requests.events[requests.done - len(answers) : requests.done]
-                self._counts.answered(answered, answers, perf_counter() - self._since)
+            if requests.fault is not None:
+                raise requests.fault
+            taken = True
+            if requests.answers:
+                self._count(requests)
+                taken = self._outbox.put(requests.take())
             subscriber = self._service.subscriber
             if subscriber is not None and subscriber.new:  # before any later request, and behind the answer
                 self._committer.post(Job(self._service.start_subscriptions))
@@ -148,6 +152,15 @@ class Session:
                 self._connection.await_socket()
         except Exception as error:  # the error concerns this connection alone, not the rest of the batch
             self._connection.fail(error)
+
+    def _count(self, requests: RequestBatch) -> None:
+        """Counts the requests whose answers are about to be sent."""
+        answered, done = requests.events, requests.done
+        if requests.unanswered or len(requests.answers) < done:  # some have no answer yet, or were counted before
+            answered = answered[done - len(requests.answers) : done]
+        self._counts.count(answered, perf_counter() - self._since)
+        for at, code in requests.refusals.items():
+            self._counts.refused(operation_of(answered[at]), code)
 
     def _after_answers(self, requests: RequestBatch) -> None:
         """Begins the next step after the socket has taken the answers: a pause, the rest of the requests, or new
@@ -159,6 +172,7 @@ class Session:
             self._schedule(requests)
         else:
             self._requests = None
+            requests.end()
             self._connection.answered(closes=requests.closes)
 
     def _schedule(self, requests: RequestBatch) -> None:
@@ -174,7 +188,7 @@ class Session:
         connection, waiters = self._connection, self._waiters
         if pause.call is not None:
             connection.pause()
-            self._tasks.start_soon(self._run_call, requests, pause.call)
+            self._tasks.start_soon(self._run_call, requests, pause, pause.call)
         elif not pause.qids:
             if pause.wait:
                 connection.pause()
@@ -226,9 +240,9 @@ class Session:
         self._connection.end_pause()
         self._schedule(requests)
 
-    async def _run_call(self, requests: RequestBatch, call: Call[Any]) -> None:
+    async def _run_call(self, requests: RequestBatch, pause: Pause, call: Call[Any]) -> None:
         """Waits for the end of a call. Tells the call to stop if the client goes or the request is forbidden."""
-        if self._requests is not requests:
+        if self._requests is None or requests.pause is not pause:
             return  # given up before this task ran
         if not requests.is_allowed():
             call.stop.set()
@@ -237,7 +251,7 @@ class Session:
                 self._call.cancel()
             await run_call(call, _WAITS if call.waits else _CALLS)
         self._call = None
-        if self._requests is requests:
+        if self._requests is not None and requests.pause is pause:
             self._connection.attempt(self._end_wait)
 
     def interrupt(self) -> None:

@@ -103,7 +103,7 @@ class MidSet:
 
     def extend(self, keys: Sequence[int]) -> None:
         """Adds keys. keys: increasing, greater than the last one in the set."""
-        added = array("Q", keys)
+        added = keys if isinstance(keys, array) else array("Q", keys)
         if self.lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
             self._keys[-1] += added
             self.lasts[-1] = added[-1]
@@ -284,7 +284,7 @@ class MidMap(MidSet):
 
     def set_run(self, keys: Sequence[int], values: Iterable[int]) -> None:
         """Adds keys with their values. keys: increasing, greater than the last one in the map."""
-        added, beside = array("Q", keys), array("Q", values)
+        added, beside = keys if isinstance(keys, array) else array("Q", keys), array("Q", values)
         if self.lasts and len(self._keys[-1]) + len(added) <= 2 * CHUNK:
             self._keys[-1] += added
             self._values[-1] += beside

@@ -2,7 +2,6 @@
 to come first comes first."""
 
 import errno
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 from support.storage.crashing import Place, places
+from tests.support.servers.requests import answers_of, batch_of
 
 from qs_schemas import CopyMessage, DeleteMessage, Error, Fault, Message, Ping, PurgeQueue, PushMessage
 from qs_server.broker.background import ExpiryLoop, Turns
@@ -96,9 +96,12 @@ class RoomQueue:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
+    def push_payloads(self, payloads: list[bytes]) -> Any:
+        self._engine.take(sum(map(len, payloads)))
+        return self._queue.push_payloads(payloads)
+
     def push(self, drafts: list[Draft]) -> Any:
-        self._engine.take(sum(len(draft.payload) for draft in drafts))
-        return self._queue.push(drafts)
+        return self.push_payloads([draft.payload for draft in drafts])
 
     def delete(self, receipt: Any) -> None:
         self._engine.room -= self._engine.of_a_delete
@@ -167,7 +170,7 @@ class Bench:
 
     def connection(self, *events: Message | Fault) -> RequestBatch:
         service = Service(self.engine, self.subscriptions, lambda: None)  # type: ignore[arg-type, return-value]
-        return RequestBatch(deque(events), service, 1 << 20)
+        return batch_of(events, service)
 
     def ask(self, *connections: RequestBatch) -> int:
         """Runs the requests of connections to their end. Returns the number of rounds that it took."""
@@ -203,8 +206,8 @@ def test_push_that_lacks_room_begins_next_batch(bench: Bench) -> None:
     one = bench.connection(PushMessage("q", payload=b"1"), big, PushMessage("q", payload=b"2"))
     other = bench.connection(PushMessage("q", payload=b"3"))
     bench.ask(one, other)
-    assert not [answer for answer in (*one.answers, *other.answers) if isinstance(answer, Error)]
-    assert len(one.answers) == 3
+    assert not [answer for answer in (*answers_of(one), *answers_of(other)) if isinstance(answer, Error)]
+    assert len(answers_of(one)) == 3
     assert bench.engine.refused.count(3 * LEFT) == 1
     assert bench.engine.secured[0] == 3 * LEFT
     first = next(batch for batch in bench.engine.batches if str(3 * LEFT) in batch)
@@ -218,10 +221,10 @@ def test_push_without_any_room_is_refused(bench: Bench) -> None:
     one = bench.connection(PushMessage("q", payload=b"x" * (3 * LEFT)), PushMessage("q", payload=b"2"), Ping())
     other = bench.connection(PushMessage("q", payload=b"3"))
     bench.ask(one, other)
-    error, stored, ping = one.answers
+    error, stored, ping = answers_of(one)
     assert isinstance(error, Error)
     assert (error.code, error.text) == (507, "the disk is full; nothing was changed")
-    assert (type(stored), type(ping), type(other.answers[0])) == (PushMessage, Ping, PushMessage)
+    assert (type(stored), type(ping), type(answers_of(other)[0])) == (PushMessage, Ping, PushMessage)
     assert bench.engine.refused.count(3 * LEFT) == 2
     assert len(bench.engine.queue("q")._queue) == 2
 
@@ -230,7 +233,7 @@ def test_merged_pushes_that_lack_room_run_one_by_one(bench: Bench) -> None:
     """When the pushes of several clients have no room together, those that have it are stored, and the others later."""
     connections = [bench.connection(PushMessage("q", payload=bytes([n]) * (LEFT // 2))) for n in range(10)]
     bench.ask(*connections)
-    assert all(type(each.answers[0]) is PushMessage for each in connections)
+    assert all(type(answers_of(each)[0]) is PushMessage for each in connections)
     assert max(sum(map(int, batch)) for batch in bench.engine.batches) <= bench.engine.batch
     assert len(bench.engine.queue("q")._queue) == 10
 
@@ -238,14 +241,16 @@ def test_merged_pushes_that_lack_room_run_one_by_one(bench: Bench) -> None:
 def test_pushes_are_merged_behind_work_that_begins_batch(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at the changes by other programs, with which many batches begin, leaves one push for all clients."""
     pushed: list[int] = []
-    push = RoomQueue.push
-    monkeypatch.setattr(RoomQueue, "push", lambda queue, drafts: (pushed.append(len(drafts)), push(queue, drafts))[1])
+    push = RoomQueue.push_payloads
+    monkeypatch.setattr(
+        RoomQueue, "push_payloads", lambda queue, every: (pushed.append(len(every)), push(queue, every))[1]
+    )
     connections = [bench.connection(*[PushMessage("q", payload=b"x")] * 5) for _ in range(4)]
     bench.committer.scheduled += [Job(bench.committer.refresh, is_first=True), *connections]
     while not bench.committer.on_poll_end():
         pass
     assert pushed == [20]
-    assert [len(each.answers) for each in connections] == [5] * 4
+    assert [len(answers_of(each)) for each in connections] == [5] * 4
 
 
 def test_full_disk_refuses_pushes_and_no_deletes(bench: Bench) -> None:
@@ -256,8 +261,8 @@ def test_full_disk_refuses_pushes_and_no_deletes(bench: Bench) -> None:
     deletes = [DeleteMessage("q", mid) for mid in mids]
     pushing, deleting = bench.connection(*asked), bench.connection(*deletes)
     bench.ask(pushing, deleting)
-    assert [answer.code for answer in pushing.answers if isinstance(answer, Error)] == [507] * 5
-    assert all(type(answer) is DeleteMessage for answer in deleting.answers)
+    assert [answer.code for answer in answers_of(pushing) if isinstance(answer, Error)] == [507] * 5
+    assert all(type(answer) is DeleteMessage for answer in answers_of(deleting))
 
 
 def test_secure_that_fails_is_logged_and_batch_runs(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -270,7 +275,7 @@ def test_secure_that_fails_is_logged_and_batch_runs(bench: Bench, caplog: pytest
     bench.engine.secure = secure  # type: ignore[method-assign]
     one = bench.connection(PushMessage("q", payload=b"x" * (3 * LEFT)), PushMessage("q", payload=b"2"))
     bench.ask(one)
-    refused, stored = one.answers
+    refused, stored = answers_of(one)
     assert isinstance(refused, Error)
     assert (refused.code, type(stored)) == (507, PushMessage)
     assert "no room could be made for requests: [Errno 5] Input/output error" in caplog.text
@@ -283,11 +288,11 @@ def test_list_requests_end_slice_when_room_is_little(bench: Bench) -> None:
     bench.engine.of_a_delete = LEFT // 20
     copying = bench.connection(CopyMessage("q", mids=list(mids), queues=["into"]))
     rounds = bench.ask(copying)
-    assert copying.answers[0].mids == mids  # type: ignore[attr-defined]
+    assert answers_of(copying)[0].mids == mids  # type: ignore[attr-defined]
     assert rounds >= 400 * 1000 // bench.engine.batch
     deleting = bench.connection(DeleteMessage("q", mids=list(mids)))
     rounds = bench.ask(deleting)
-    assert deleting.answers[0].mids == mids  # type: ignore[attr-defined]
+    assert answers_of(deleting)[0].mids == mids  # type: ignore[attr-defined]
     assert rounds >= 400 * bench.engine.of_a_delete // bench.engine.batch
     assert bench.engine.room >= 0
 
@@ -300,14 +305,14 @@ def test_list_of_copies_waits_for_room_after_first_slice(bench: Bench) -> None:
     bench.engine.batch = 1500
     copying = bench.connection(CopyMessage("q", mids=list(mids), queues=["into"]))
     bench.ask(copying)
-    assert copying.answers[0].mids == mids  # type: ignore[attr-defined]
+    assert answers_of(copying)[0].mids == mids  # type: ignore[attr-defined]
     bench.engine.disk = bench.engine.room = 1500
     mids = bench.push(3)
     bench.engine.disk = 500
     bench.engine.room = 1200
     copying = bench.connection(CopyMessage("q", mids=list(mids), queues=["into"]))
     bench.ask(copying)
-    [answer] = copying.answers
+    [answer] = answers_of(copying)
     assert isinstance(answer, Error)
     assert (answer.code, answer.text) == (507, "the disk is full; some may have been copied")
 
@@ -326,7 +331,7 @@ def test_purge_refused_in_later_slice_says_partly(bench: Bench, monkeypatch: pyt
     monkeypatch.setattr(RoomQueue, "purge", purge)
     purging = bench.connection(PurgeQueue("q"))
     bench.ask(purging)
-    [answer] = purging.answers
+    [answer] = answers_of(purging)
     assert isinstance(answer, Error)
     assert (answer.code, answer.text) == (507, "the disk is full; a part of it may have been done")
     assert len(bench.engine.queue("q")._queue) == 4
@@ -391,5 +396,5 @@ def test_batch_by_kind_ends_when_pushes_have_no_room(bench: Bench) -> None:
         each.resume()
     bench.engine.room = LEFT // 2
     bench.committer._advance_by_kind([pushes, other], LEFT)
-    assert (len(pushes.answers), len(other.answers)) == (0, 1)
+    assert (len(answers_of(pushes)), len(answers_of(other))) == (0, 1)
     assert pushes.unanswered == 1

@@ -1,7 +1,6 @@
 """When a client becomes another principal, or the access file is read again, nothing is lost, and nothing is sent to
 clients that may not have it."""
 
-from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from support.clients.access import authenticate, principal, section, write_access
 from support.clients.documents import code, payloads, push, push_list, receive, req, request, subscribe
 from support.servers.memory import Client, Clock, Serving, clock_of, serving, source
+from tests.support.servers.requests import answers_of, batch_of
 
 from qs_schemas import Fault, PurgeQueue, errors
 from qs_server.broker.subscriber import Subscriber
@@ -147,16 +147,14 @@ async def test_purge_begun_before_reload_is_finished(
     caller.authenticate("first-token")
     subscriptions = Subscriptions(source(running.storage), wall_clock)
     service = Service(running.storage, subscriptions, lambda: Subscriber(1, lambda: None), caller=caller)
-    requests = RequestBatch(
-        deque([PurgeQueue("q"), PurgeQueue("q"), Fault(errors.BAD_REQUEST, "x")]), service, outbox=1000
-    )
+    requests = batch_of([PurgeQueue("q"), PurgeQueue("q"), Fault(errors.BAD_REQUEST, "x")], service, outbox=1000)
     requests.advance(None)
     assert requests.pause is not None
     reload(access, SECOND)
     while requests.unanswered:
         requests.resume()
         requests.advance(None)
-    purged, refused, unreadable = requests.answers
+    purged, refused, unreadable = answers_of(requests)
     assert isinstance(purged, PurgeQueue)
     assert purged.count == 3
     assert [getattr(answer, "code", 0) for answer in (refused, unreadable)] == [401, 400]

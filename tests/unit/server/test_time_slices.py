@@ -1,7 +1,5 @@
 """Long requests run in time slices, with the requests of others in between; what is one step is bounded."""
 
-import gc
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ import pytest
 from support.clients.documents import code, mids, new_queue, push_list, request, text
 from support.servers.memory import Clock, Serving
 from support.storage.engines import JournalEngine
+from tests.support.servers.requests import answers_of, batch_of
 
 from qs_schemas import (
     AckClaim,
@@ -93,14 +92,14 @@ def test_copy_list_runs_in_slices(engine: JournalEngine) -> None:
     in the slice that copies it."""
     stored = fill(engine, 75)
     into = [f"into-{number}" for number in range(40)]
-    batch = RequestBatch(deque([CopyMessage("q", mids=list(stored), queues=into)]), service_of(engine), 1 << 20)
+    batch = batch_of([CopyMessage("q", mids=list(stored), queues=into)], service_of(engine))
     while batch.unanswered:
         batch.resume()
         batch.advance(None)
         assert len({len(engine.queue(qid)) for qid in into}) == 1
         assert batch._service.spent <= TURN + 2 * len(into)
         assert (batch.pause is None) == (batch.unanswered == 0)
-    answers = batch.answers
+    answers = answers_of(batch)
     assert [type(answer) for answer in answers] == [CopyMessage]
     assert answers[0].mids == stored  # type: ignore[attr-defined]
     assert [len(engine.queue(qid)) for qid in into] == [75] * 40
@@ -108,11 +107,11 @@ def test_copy_list_runs_in_slices(engine: JournalEngine) -> None:
 
 def test_pipelined_list_queues_run_in_slices(engine: JournalEngine) -> None:
     """256 list-queues of one connection, by somebody who may see one of the queues: in time slices."""
-    batch = RequestBatch(deque([ListQueues() for _ in range(256)]), service_of(engine, _caller("q")), 1 << 30)
+    batch = batch_of([ListQueues() for _ in range(256)], service_of(engine, _caller("q")), 1 << 30)
     slices = slices_of(batch)
     assert len(slices) == -(-256 * 46 // TURN)
     assert all(spent <= TURN + 46 for spent in slices)
-    assert [answer.queues for answer in batch.answers] == [["q"]] * 256  # type: ignore[attr-defined]
+    assert [answer.queues for answer in answers_of(batch)] == [["q"]] * 256  # type: ignore[attr-defined]
 
 
 def _caller(*read: str) -> Caller:
@@ -139,18 +138,17 @@ def test_list_of_very_many_queues_runs_in_slices(
     """One request that looks at all queues lets the requests of others run on the way, also while its document is
     written. The answer has all of them, and its document is the same as one that is written at once."""
     monkeypatch.setattr(service, "TURN", 5)
-    batch = RequestBatch(deque([asked]), service_of(engine, _caller("*")), 1 << 20)
+    batch = batch_of([asked], service_of(engine, _caller("*")))
     slices = slices_of(batch)
     assert len(slices) == 4  # one to gather the names, and one for each 20
     assert max(slices) <= most
-    [answer] = batch.answers
+    [answer] = answers_of(batch)
     assert len(answer.queues) == 41  # type: ignore[attr-defined]
-    assert not any(map(gc.is_tracked, answer.queues)), "until it is sent, the garbage collector has to go over it"  # type: ignore[attr-defined]
     monkeypatch.setattr("qs_server.operations.queues.WrittenQueues", _Kept)
-    at_once = RequestBatch(deque([asked]), service_of(engine, _caller("*")), 1 << 20)
+    at_once = batch_of([asked], service_of(engine, _caller("*")))
     slices_of(at_once)
-    answer.resp = at_once.answers[0].resp
-    assert serialize(answer) == serialize(at_once.answers[0])
+    answer.resp = answers_of(at_once)[0].resp
+    assert serialize(answer) == serialize(answers_of(at_once)[0])
 
 
 def test_server_stats_counts_work_for_each_queue(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +157,7 @@ def test_server_stats_counts_work_for_each_queue(engine: JournalEngine, monkeypa
     monkeypatch.setattr("qs_server.operations.queues._FIGURES", 0)
     monkeypatch.setattr("qs_server.operations.queues._COUNTED", 1)
     monkeypatch.setattr("qs_server.session.requests.TURN", 82)
-    batch = RequestBatch(deque([ServerStats() for _ in range(4)]), service_of(engine), 1 << 20)
+    batch = batch_of([ServerStats() for _ in range(4)], service_of(engine))
     assert slices_of(batch) == [82, 82]
 
 
@@ -168,9 +166,9 @@ def test_new_queue_requests_run_in_slices(engine: JournalEngine) -> None:
     requests: list[Message] = [NewQueue(f"new-{number}") for number in range(10)]
     requests += [PauseQueue("new-1"), ResumeQueue("new-1"), SetQueue("new-1", WireOptions(capacity=3))]
     requests += [DeleteQueue(f"new-{number}") for number in range(10)]
-    batch = RequestBatch(deque(requests), service_of(engine), 1 << 20)
+    batch = batch_of(requests, service_of(engine))
     assert [spent // 200 for spent in slices_of(batch)] == [10, 10, 3]
-    assert not any(isinstance(answer, Error) for answer in batch.answers)
+    assert not any(isinstance(answer, Error) for answer in answers_of(batch))
 
 
 class _Kept(list[Any]):
@@ -183,7 +181,7 @@ def test_delete_list_runs_in_slices(engine: JournalEngine, monkeypatch: pytest.M
     """`delete-message` with a list deletes all of it, in slices."""
     monkeypatch.setattr(service, "TURN", 10)
     stored = fill(engine, 25)
-    batch = RequestBatch(deque([DeleteMessage("q", mids=list(stored))]), service_of(engine), 1 << 20)
+    batch = batch_of([DeleteMessage("q", mids=list(stored))], service_of(engine))
     assert slices_of(batch) == [10, 10, 5]
     assert len(engine.queue("q")) == 0
 
@@ -198,15 +196,15 @@ def test_ack_claim_ends_claims_one_by_one(engine: JournalEngine, monkeypatch: py
     for number in range(1, 5):
         claims.claim("c", number, 40, None, None)
     claims.release("c", 2)
-    requests = deque([AckClaim("q", "c", seq=5), AckClaim("q", "c", seq=4)])
-    batch = RequestBatch(requests, service_of(engine), 1 << 20)
+    requests = [AckClaim("q", "c", seq=5), AckClaim("q", "c", seq=4)]
+    batch = batch_of(requests, service_of(engine))
     still_open: list[list[int]] = []
     while batch.unanswered:
         batch.resume()
         batch.advance(None)
         still_open.append([claim.seq for claim in claims.all()])
     assert still_open == [[3, 4], [4], []]
-    assert [type(answer) for answer in batch.answers] == [Error, AckClaim]
+    assert [type(answer) for answer in answers_of(batch)] == [Error, AckClaim]
     assert len(engine.queue("q")) == 50
 
 
@@ -220,9 +218,9 @@ def test_list_claims_pauses_between_checksums(engine: JournalEngine, monkeypatch
     assert claims is not None
     for number in range(1, 4):
         claims.claim("c", number, 40, None, None)
-    batch = RequestBatch(deque([ListClaims("q")]), service_of(engine), 1 << 20)
+    batch = batch_of([ListClaims("q")], service_of(engine))
     assert slices_of(batch) == [6, 3]
-    [answer] = batch.answers
+    [answer] = answers_of(batch)
     assert isinstance(answer, ListClaims)
     assert [claim.seq for claim in answer.claims] == [1, 2, 3]
 
@@ -235,9 +233,9 @@ def test_pipelined_claims_are_done_in_slices(engine: JournalEngine, monkeypatch:
     requests += [GetClaim("q", "c", seq=1), ReleaseClaim("q", "c", seq=1), AckClaim("q", "c", seq=2)]
     requests.append(StageMessages("q", "p", batch=1, part=0, attempt=0, messages=[WireDraft(b"x")] * 40))
     requests.append(PublishStaged("q", "p", batch=1, chosen=[Part(0, 0)]))
-    batch = RequestBatch(deque(requests), service_of(engine), 1 << 20)
+    batch = batch_of(requests, service_of(engine))
     assert slices_of(batch) == [2, 2, 40, 2, 2, 2]
-    assert not any(isinstance(answer, Error) for answer in batch.answers)
+    assert not any(isinstance(answer, Error) for answer in answers_of(batch))
 
 
 def test_failed_commit_between_slices_is_an_error(engine: JournalEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,16 +243,14 @@ def test_failed_commit_between_slices_is_an_error(engine: JournalEngine, monkeyp
     no answer. Later requests of the connection are handled."""
     monkeypatch.setattr(service, "TURN", 10)
     stored = fill(engine, 25)
-    batch = RequestBatch(
-        deque([CopyMessage("q", mids=list(stored), queues=["into-1"]), Ping()]), service_of(engine), 1 << 20
-    )
+    batch = batch_of([CopyMessage("q", mids=list(stored), queues=["into-1"]), Ping()], service_of(engine))
     batch.advance(None)
     assert isinstance(batch.pause, Pause)
     engine.roll_back()
     batch.fail(OSError(5, "Input/output error"))
     assert batch.runnable
     batch.advance(None)
-    error, ping = batch.answers
+    error, ping = answers_of(batch)
     assert (type(error), type(ping)) == (Error, Ping)
     assert error.text == "the storage failed: Input/output error; a part of it may have been done"  # type: ignore[attr-defined]
     assert len(engine.queue("into-1")) == 0

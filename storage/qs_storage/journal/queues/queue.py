@@ -6,10 +6,10 @@ A receive need not be durable: losing its record makes the message visible again
 
 import logging
 import os
+from array import array
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
-from typing import ClassVar
 
 from ...engine import (
     Draft,
@@ -70,8 +70,6 @@ class LogQueue(QueueState):
 
     Assumes one thread at a time, and that room was secured before the batch. Never commits, and never waits."""
 
-    merges_pushes: ClassVar[bool] = True
-
     def __init__(
         self, path: str | None, qid: str, options: Options, shared: EngineContext, store: PayloadStore
     ) -> None:
@@ -92,17 +90,20 @@ class LogQueue(QueueState):
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages, all or none. Returns their ids, increasing. QueueFullError, NoRoomError."""
-        if self.options.capacity is not None:
-            require_room(self.qid, self.options.capacity, self.__len__, len(drafts))
-        now = self.clock()
         payloads: list[bytes] = []
         for draft in drafts:
-            # Plain pushes, which nearly all are, take the short way: no loop over their messages.
             if draft.delay or draft.key is not None:
-                return self._push_each(drafts, now)
+                if self.options.capacity is not None:
+                    require_room(self.qid, self.options.capacity, self.__len__, len(drafts))
+                return self._push_each(drafts, self.clock())
             payloads.append(draft.payload)
-        if not payloads:
-            return []
+        return list(self.push_payloads(payloads)) if payloads else []
+
+    def push_payloads(self, payloads: Sequence[bytes]) -> Sequence[int]:
+        """Implements `Queue.push_payloads`: no loop over the messages. payloads: not empty."""
+        if self.options.capacity is not None:
+            require_room(self.qid, self.options.capacity, self.__len__, len(payloads))
+        now = self.clock()
         first, lasts = max(now // self.unit, self.last_mid + 1), self.index.messages.lasts
         # Nearly always these ids are free: only copies can have greater ones. So nothing is searched.
         mids = range(first, first + len(payloads))
@@ -111,7 +112,7 @@ class LogQueue(QueueState):
             mids = self.free_ids(len(payloads), now)
         self.push_run(mids, payloads, now)
         self.last_mid = mids[-1]
-        return list(mids)
+        return mids
 
     def push_run(self, mids: Sequence[int], payloads: Sequence[bytes], now: int) -> None:
         """Stores messages that are visible at once. mids: increasing and free. NoRoomError."""
@@ -119,6 +120,8 @@ class LogQueue(QueueState):
         sizes = list(map(len, payloads))
         size = sum(sizes)
         whole = size + len(sizes) * PUSH_SIZE
+        # As arrays once: the index and the table of places keep such.
+        mids = array("Q", mids)
         if whole > transaction.left_to_pushes:
             raise transaction.refusal(whole, push=True)
         # Packed lazily, in C: a push of a thousand messages costs no loop in Python.
