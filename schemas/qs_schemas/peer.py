@@ -5,7 +5,7 @@ and tests put two peers back to back.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .errors import MALFORMED, ErrorCode, ProtocolError
@@ -14,7 +14,7 @@ from .limits import Limits, binary_payload
 from .messages import Authenticate, Error, Message, PushMessage
 from .plain import PlainReader
 from .serializing import check_lengths, serialize
-from .templates import write, write_pushed
+from .templates import pushed, write, write_pushed
 from .text import replace_uncarriable
 
 
@@ -135,10 +135,13 @@ class Peer:
         self.drained = not self.read_into(events, 1) and not self._framer.buffer
         return events.popleft() if events else None
 
-    def read_into(self, events: deque[Message | Fault], most: int) -> bool:
+    def read_into(self, events: deque[Message | Fault], most: int, data: bytes = b"") -> bool:
         """Appends the next messages and faults to `events`, until there are `most` in it. Stops behind an
-        `authenticate`, whose answer decides which bounds hold for what follows. Returns True if there may be more."""
+        `authenticate`, whose answer decides which bounds hold for what follows. Returns True if there may be more.
+        data: what the other side sent, to take first."""
         framer = self._framer
+        if data:
+            framer.feed(data)
         while framer.buffer and not self._closed:
             room = most - len(events)
             if room <= 0:
@@ -187,15 +190,10 @@ class Peer:
         return serialize(message, self.early)
 
     def send_pushed(
-        self, requests: Iterable[PushMessage], mids: Iterable[int], new_resp: Callable[[], str]
+        self, requests: Sequence[PushMessage], mids: Iterable[int], new_resp: Callable[[], str]
     ) -> list[bytes]:
         """Returns the documents of the answers to pushes of one message each, without making a message of each answer.
         requests: to one queue; mids: the ids of their messages; new_resp: makes the id of an answer."""
         if not self.early:
             return write_pushed(requests, mids, new_resp)
-        documents: list[bytes] = []
-        for request, mid in zip(requests, mids, strict=False):
-            answer = PushMessage(request.qid, mid=mid)
-            answer.answers(new_resp(), request.req)
-            documents.append(self.send(answer))
-        return documents
+        return [self.send(pushed(*each, new_resp())) for each in zip(requests, mids, strict=False)]

@@ -28,7 +28,7 @@ from .messages import (
     ReleaseMessage,
     StageMessages,
 )
-from .serializing import write_payload, write_payloads
+from .serializing import serialize, write_payload, write_payloads
 from .text import escape
 from .wire import NAMESPACE, seconds
 
@@ -154,19 +154,12 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
     heads: list[bytes] = []
     payloads: list[bytes] = []
     for delivery in deliveries:
-        if _is_dead(delivery) or delivery.status is not None:
+        if type(delivery) is not Delivery or _is_dead(delivery) or delivery.status is not None:
             raise _NoTemplateError
         mid, receives, pushed_at, visible_at = delivery.mid, delivery.receives, delivery.pushed_at, delivery.visible_at
-        if type(delivery) is not Delivery or type(mid) is not int:
+        if not (type(mid) is type(receives) is type(pushed_at) is int):
             raise _NoTemplateError
-        if type(receives) is not int or type(pushed_at) is not int:
-            raise _NoTemplateError
-        if visible_at is None:
-            until = ""
-        elif type(visible_at) is int:
-            until = f' visible-at="{visible_at}"'
-        else:
-            raise _NoTemplateError
+        until = "" if visible_at is None else f' visible-at="{_whole(visible_at)}"'
         qid = "" if delivery.qid is None else f' qid="{_name(delivery.qid)}"'
         heads.append(f'<message{qid} mid="{mid}" receives="{receives}" pushed-at="{pushed_at}"{until}>'.encode())
         payloads.append(delivery.payload)
@@ -281,24 +274,31 @@ _TEMPLATES: dict[type[Message], Callable[[Any], Written]] = {
 }
 
 
-def write_pushed(requests: Iterable[PushMessage], mids: Iterable[int], new_resp: Callable[[], str]) -> list[bytes]:
-    """Writes the answers to pushes of one message each, like `write`. requests: to one queue, as they were read, so
-    that their names are within the bounds; mids: the ids of their messages; new_resp: makes the id of an answer."""
-    found: list[bytes] = []
-    head, qid, tail = _HEADS["response"], "", ""
-    for request, mid in zip(requests, mids, strict=False):
-        if not tail:
-            qid = _qid(request._qid)
-            tail = f"><op><push-message/></op>{qid}<mid>"
-        req = request._req
-        if req is None:
-            written = ""
-        elif req.isalnum() and req.isascii():  # `_id` would do, with the call that this saves
-            written = f' req="{req}"'
-        else:
-            written = _id("req", req)
-        found.append(f'{head}{written} resp="{new_resp()}"{tail}{mid}</mid></qs>\r\n'.encode())
-    return found
+@lru_cache(1024)
+def _around_resp(qid: str) -> tuple[str, str]:
+    """Returns the parts of the answer to a push that are the same for all messages of a queue."""
+    return f'{_HEADS["response"]} req="', f'"><op><push-message/></op>{_qid(qid)}<mid>'
+
+
+def write_pushed(requests: Sequence[PushMessage], mids: Iterable[int], new_resp: Callable[[], str]) -> list[bytes]:
+    """Writes the answers to pushes of one message each, like `write`, with one formatting for each. requests: to one
+    queue, as they were read, so that their names are within the bounds; mids: the ids of their messages; new_resp:
+    makes the id of an answer."""
+    before, behind = _around_resp(requests[0]._qid or "")
+    return [
+        # Nearly all are letters, digits and hyphens: see `_id`.
+        f'{before}{req}" resp="{new_resp()}{behind}{mid}</mid></qs>\r\n'.encode()
+        if (req := request._req) is not None and req.isascii() and req.replace("-", "0").isalnum()
+        else serialize(pushed(request, mid, new_resp()))
+        for request, mid in zip(requests, mids, strict=False)
+    ]
+
+
+def pushed(request: PushMessage, mid: int, resp: str) -> PushMessage:
+    """Returns the answer to a push of one message. mid: the message's id; resp: the answer's."""
+    answer = PushMessage(request.qid, mid=mid)
+    answer.answers(resp, request.req)
+    return answer
 
 
 def write(message: Message) -> bytes | None:
@@ -307,15 +307,14 @@ def write(message: Message) -> bytes | None:
     template = _TEMPLATES.get(type(message))
     if template is None:
         return None
-    req, resp = message._req, message._resp
+    req, resp, ids = message._req, message._resp, ""
     try:
-        head = _HEADS[message._type]
         if req is not None:
-            head += _id("req", req)
+            ids = _id("req", req)
         if resp is not None:
-            head += f' resp="{resp}"' if resp.isalnum() and resp.isascii() else _id("resp", resp)
+            ids += f' resp="{resp}"' if resp.isalnum() and resp.isascii() else _id("resp", resp)
         attributes, text, rest = template(message)
+        head = f"{_HEADS[message._type]}{ids}><op{attributes}><{message.op}/></op>{text}"
     except (_NoTemplateError, KeyError, TypeError, AttributeError):  # the last: a field holds another type
         return None
-    head = f"{head}><op{attributes}><{message.op}/></op>{text}"
-    return b"".join((head.encode(), rest, b"</qs>\r\n")) if rest else f"{head}</qs>\r\n".encode()
+    return b"%b%b</qs>\r\n" % (head.encode(), rest)

@@ -294,6 +294,8 @@ class Connection(Generic[S]):
             if not data:
                 self._parting.has_ended.set()
             return
+        if not data:
+            reader.ended = True
         reader.read(data)
         if self._early is not self._peer.early:
             self._add_missing_empty_line()

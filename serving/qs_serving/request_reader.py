@@ -30,18 +30,15 @@ class RequestReader:
         self.ended = False
         """True if the client sends nothing more."""
 
-    def read(self, data: bytes | None = None) -> None:
-        """Turns received bytes into requests, as many as may wait. data: the bytes that have just come, empty at the
-        end of the stream; None to parse only bytes that came earlier."""
-        if data:
-            self.unanswered += len(data)
-            self._peer.receive_data(data)
-        elif data is not None:
-            self.ended = True
+    def read(self, data: bytes = b"") -> None:
+        """Turns received bytes into requests, as many as may wait. data: the bytes that have just come, empty to parse
+        only bytes that came earlier."""
+        self.unanswered += len(data)
         if self.identifying:
+            self._peer.receive_data(data)
             return
         requests = self.requests
-        self.unread = self._peer.read_into(requests, self._most)
+        self.unread = self._peer.read_into(requests, self._most, data)
         if self.unread:
             self.identifying = bool(requests) and type(requests[-1]) is Authenticate
         elif self.ended and (fault := self._peer.end_of_data()) is not None:

@@ -94,7 +94,7 @@ class RequestBatch:
     5. A client's rights are checked just before its request runs, and again before a receive that has waited is
        answered without messages.
 
-    Assumes that `begin` is called only when all earlier requests are answered and `end` was called, that `advance` is
+    Assumes that `begin` is called only when all earlier requests are answered and `events` is empty, that `advance` is
     called in a batch while it is `runnable`, that answers are taken between two batches, and that handlers change
     nothing before they raise NoRoomError (see `operations/service.py`).
 
@@ -110,7 +110,7 @@ class RequestBatch:
         """Begins without requests. peer: writes the documents of answers; outbox: after so many bytes of answers, the
         answers must be taken before more are made."""
         self.events: list[Message | Fault] = []
-        """The requests and faults."""
+        """The requests and faults. The session empties the list when all are answered."""
         self.unanswered = 0
         """The number of requests and faults without an answer."""
         self.done = 0
@@ -150,10 +150,6 @@ class RequestBatch:
                 break
             events.append(waiting.popleft())
         self.weight, self.unanswered, self.done = messages, len(events), 0
-
-    def end(self) -> None:
-        """Forgets the requests, which are answered: a client that has nothing to ask takes no memory for them."""
-        self.events.clear()
 
     def take(self) -> bytes:
         """Returns the documents of the answers that have not been taken."""
@@ -201,14 +197,14 @@ class RequestBatch:
             return found
         if self._answer_bytes > self._outbox:
             return found
-        qid, caller = event.qid, service.caller
+        qid, caller = event._qid, service.caller  # read like `qid`, without the cost of a property
         # One check is enough, as all are to the same queue. `advance` makes the refusal.
         if caller is not None and not caller.may(Right.WRITE, qid or ""):
             return found
         for event in islice(self.events, done, None) if done else self.events:
-            if type(event) is not PushMessage or event.payload is None or event.messages:
+            if type(event) is not PushMessage or event.payload is None or event.messages or event._qid != qid:
                 break
-            if event.delay is not None or event.key is not None or event.qid != qid:
+            if event.delay is not None or event._key is not None:
                 break
             found.append(event)
         return found

@@ -139,9 +139,14 @@ class Session:
         try:
             if requests.fault is not None:
                 raise requests.fault
-            taken = True
-            if requests.answers:
-                self._count(requests)
+            taken, answers = True, requests.answers
+            if answers:
+                answered = requests.events
+                if len(answers) < len(answered):  # some have no answer yet, or were answered before
+                    answered = answered[requests.done - len(answers) : requests.done]
+                self._counts.count(answered, perf_counter() - self._since)
+                for at, code in requests.refusals.items() if requests.refusals else ():
+                    self._counts.refused(operation_of(answered[at]), code)
                 taken = self._outbox.put(requests.take())
             subscriber = self._service.subscriber
             if subscriber is not None and subscriber.new:  # before any later request, and behind the answer
@@ -153,15 +158,6 @@ class Session:
         except Exception as error:  # the error concerns this connection alone, not the rest of the batch
             self._connection.fail(error)
 
-    def _count(self, requests: RequestBatch) -> None:
-        """Counts the requests whose answers are about to be sent."""
-        answered, done = requests.events, requests.done
-        if requests.unanswered or len(requests.answers) < done:  # some have no answer yet, or were counted before
-            answered = answered[done - len(requests.answers) : done]
-        self._counts.count(answered, perf_counter() - self._since)
-        for at, code in requests.refusals.items():
-            self._counts.refused(operation_of(answered[at]), code)
-
     def _after_answers(self, requests: RequestBatch) -> None:
         """Begins the next step after the socket has taken the answers: a pause, the rest of the requests, or new
         ones."""
@@ -172,7 +168,7 @@ class Session:
             self._schedule(requests)
         else:
             self._requests = None
-            requests.end()
+            requests.events.clear()  # a client that has nothing to ask takes no memory for them
             self._connection.answered(closes=requests.closes)
 
     def _schedule(self, requests: RequestBatch) -> None:
