@@ -183,9 +183,11 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
     key the push repeats itself after ServerUnavailable, for some 20 seconds of waiting; without one it never does.
     Raises Full, TooLarge, and NotImplementedByServer when the storage has no keys.
     """
-    request = PushMessage(qid, checked_payload(payload), seconds(delay, "delay"), key)
+    if type(payload) is not bytes and type(payload) is not str:
+        checked_payload(payload)
+    request = PushMessage(qid, payload, None if delay is None else seconds(delay, "delay"), key)
     answer = yield from (ask(request) if key is None else ask_until_answered(request))
-    return required(answer.mid, "mid")
+    return answer.mid if answer.mid is not None else required(None, "mid")
 
 
 def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[int]]:

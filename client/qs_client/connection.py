@@ -17,12 +17,15 @@ from .place import Place
 from .security import PLAIN, Security, Token
 from .session import Session
 from .waiting import Pending
-from .wire import LONGEST, Wire, open_wire
+from .wire import BRIEF, LONGEST, Wire, open_wire
 
 M = TypeVar("M", bound=Message)
 
 _WOKEN = 1024
 """Bytes of a read from a waker: one for each `wake` since the last read, so one read usually empties it."""
+
+FRESH = 1.0
+"""Seconds after the last bytes of the server in which its connection counts as open."""
 
 # poll, where the system has it: it needs no descriptor of its own, as epoll does.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)
@@ -77,6 +80,8 @@ class Connection:
         # A thread reads. It sets this before it checks _ended, and close() does the reverse, so one of the two closes.
         self._busy = False
         self._ended = self._broken = False
+        self._slow = False  # the last read has waited in vain
+        self._heard_at = -math.inf  # when bytes have come last
         call_after_fork(self)
 
     def after_fork(self) -> None:
@@ -95,7 +100,11 @@ class Connection:
 
         A call asks this first: a request on such a connection would fail, and the caller would not know whether the
         server has carried it out. A restart of the server between two calls is nothing that a program has to handle.
+        Within FRESH of the last bytes it does not look at the socket: calls in quick succession would pay for a look
+        each.
         """
+        if self._clock() - self._heard_at < FRESH:
+            return False
         session = self.session
         try:
             while not session.may_get_unasked and self._readable(0):
@@ -149,7 +158,8 @@ class Connection:
         """Sends the session's pending bytes, and returns the answer. seconds: None for no limit. After an exception the
         connection is out of step and must be closed."""
         try:
-            return self.read(self.session.answer_to, pending, deadline=self.deadline(seconds))
+            deadline = math.inf if seconds is None else self._clock() + seconds
+            return self.read(self.session.answer_to, pending, deadline=deadline)
         except TimeoutError:  # the deadline, or a limit of the system
             raise self._place.no_answer(seconds) from None
 
@@ -202,7 +212,11 @@ class Connection:
             raise
         except OSError:
             pass  # the server may have sent a reason before it closed; otherwise reading fails as well
-        if not self._readable(deadline - self._clock()):
+        # Most answers come soon, and the read itself waits for them. Only the selector can be woken, waits to the
+        # millisecond, and for long.
+        left = deadline - self._clock()
+        in_read = left >= BRIEF and self._wakers is None and not self._slow
+        if not in_read and not self._readable(left):
             # Only the clock decides: woken, or after the longest wait of the system, the caller looks and waits again.
             if self._clock() >= deadline:
                 raise TimeoutError(f"nothing came from {self._place.name} in time")
@@ -211,11 +225,13 @@ class Connection:
             data = self._wire.receive()
         except OSError as error:
             raise self._place.broken(error, maybe_tls=self._maybe_tls) from error
+        self._slow = data is None  # the next read of this wait goes to the selector
         if data is None:
             return
         if not data:
             self.check()  # first: it was this program that ended it, in another thread
             raise self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls)
+        self._heard_at = self._clock()
         self.session.receive_data(data)
 
     @property

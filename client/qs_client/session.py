@@ -98,6 +98,7 @@ class Session:
         self._skim: Skim | None = None
         self._peer = Peer(limits, keep_too_large=True)
         self._beginning = b""  # the first bytes that have come
+        self._is_routed = True  # `route` has taken all that has come
         self._numbers = itertools.count(1)
         self._has_posted = False
         self._program = program
@@ -192,6 +193,7 @@ class Session:
         """Takes bytes in pieces of any size. `route` interprets them."""
         if len(self._beginning) < _BEGINNING:
             self._beginning += data[: _BEGINNING - len(self._beginning)]
+        self._is_routed = False
         if self._skim is not None:
             self._skim.feed(data)
         else:
@@ -223,7 +225,9 @@ class Session:
             return self._skimmed(self._skim)
         message = self._peer.next_event()
         if message is None:
+            self._is_routed = True
             return False
+        self._is_routed = self._peer.drained
         if isinstance(message, Fault):
             return self._take_fault(message)
         if message.req is None:
@@ -285,7 +289,7 @@ class Session:
     def answer_to(self, pending: Pending) -> Message | None:
         """Returns the answer to a request, or None until more bytes come. Routes no more than needed: an error of what
         comes after the answer is for the next call."""
-        while pending.answer is None and self.route():
+        while pending.answer is None and not self._is_routed and self.route():
             pass
         return pending.answer
 
@@ -324,7 +328,9 @@ class Session:
             refused.over = True
         if isinstance(request, Unsubscribe):  # only now: deliveries that crossed the request have been released
             self._subscriptions.pop(request.subscription, None)
-        pending.settle(message)
+        pending.answer = message  # as `settle` does, without the call
+        if pending.wake is not None:
+            pending.wake()
 
     def _take_name(self, answer: Message) -> None:
         """Takes the answer to the greeting. A server of an earlier version does not name itself, and a bus of one

@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+import select
 import selectors
 import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 _PIECE = 64 * 1024
 """Bytes of a read: a larger buffer is mapped anew by the system for each read, so reads would take longer."""
 
+BRIEF = 0.05
+"""Seconds that a read waits by itself. Most answers come sooner, and then nothing but the read has been called."""
+
+_BRIEFLY = struct.pack("ll", 0, int(BRIEF * 1_000_000))  # a timeval
+
 LONGEST = 86400.0
 """Seconds of one wait: the system counts milliseconds in 31 bits, and a `timeout` may be up to 31 years."""
 
@@ -28,7 +35,8 @@ class Wire:
     Ensures
     1. `send` returns when the system has taken all bytes, or raises. After it has raised, nothing can be sent, because
        a part may have gone out.
-    2. `receive` never waits: its caller has found the socket readable, and a spurious wake-up is None.
+    2. `receive` waits for BRIEF at most, and then returns None. The system keeps that time, not Python: a signal whose
+       handler returns starts it anew.
     3. `shut_down` may be called at any moment, by any thread and by a signal handler, and wakes a thread that waits.
 
     Assumes one thread at a time that sends, and one that reads.
@@ -44,6 +52,9 @@ class Wire:
         self._layer = layer
         self._clock = clock
         self._sending = False  # stays True after a send that failed: a part may have been sent
+        # Blocking, as Python polls before each operation of a socket with a time-out.
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _BRIEFLY)
 
     @property
     def secure(self) -> bool:
@@ -66,10 +77,9 @@ class Wire:
                 if layer.established:
                     return
                 # Before each read: a server that sends a byte now and then would begin the time anew.
-                if self._clock() >= deadline:
-                    raise TimeoutError("the handshake is not complete")
-                self._limit(deadline)
-                layer.feed(self._sock.recv(_PIECE))
+                self._wait(select.POLLIN, deadline)
+                with contextlib.suppress(BlockingIOError):  # a spurious wake-up
+                    layer.feed(self._sock.recv(_PIECE))
         except TlsFailed:
             with contextlib.suppress(OSError):
                 self._sock.send(layer.encrypt())  # the alert tells the server's log what was wrong
@@ -81,19 +91,26 @@ class Wire:
         if self._layer is not None:
             data = self._layer.encrypt(data)
         try:
-            # Without waiting first: the socket usually takes all at once, and a send with a time limit polls before it.
-            self._sock.settimeout(0)
-            sent = self._sock.send(data) if data else 0
+            # Without waiting first: the socket usually takes all at once.
+            sent = self._sock.send(data, socket.MSG_DONTWAIT) if data else 0
         except BlockingIOError:
             sent = 0
-        if sent < len(data):
-            self._limit(deadline)  # applies to sending only: reading waits on the selector
-            self._sock.sendall(memoryview(data)[sent:])
+        while sent < len(data):
+            self._wait(select.POLLOUT, deadline)
+            with contextlib.suppress(BlockingIOError):
+                sent += self._sock.send(memoryview(data)[sent:], socket.MSG_DONTWAIT)
         self._sending = False
 
-    def _limit(self, deadline: float) -> None:
-        """Sets the time for the next operation. 0 would mean not to wait."""
-        self._sock.settimeout(None if deadline == math.inf else min(max(deadline - self._clock(), 0.001), LONGEST))
+    def _wait(self, event: int, deadline: float) -> None:
+        """Waits until the socket can be read or written. Raises TimeoutError at the deadline."""
+        poll = select.poll()
+        poll.register(self._sock, event)
+        while True:
+            seconds = deadline - self._clock()
+            if seconds <= 0:
+                raise TimeoutError("timed out")
+            if poll.poll(math.ceil(min(seconds, LONGEST) * 1000)):
+                return
 
     @property
     def ready(self) -> bool:
@@ -101,8 +118,8 @@ class Wire:
         return self._layer is not None and self._layer.readable
 
     def receive(self) -> bytes | None:
-        """Returns the bytes that have come on a readable socket: b"" at the end, None when no bytes have come, as after
-        a spurious wake-up. Raises OSError if the connection broke."""
+        """Returns the bytes that come: b"" at the end, None when none come within BRIEF. Raises OSError if the
+        connection broke."""
         layer = self._layer
         if layer is not None and layer.readable:
             return layer.read()
@@ -119,7 +136,7 @@ class Wire:
         """Tells whether a readable socket has data or the end, and not bytes of the TLS session alone."""
         if self._layer is not None and not self._layer.readable:
             with contextlib.suppress(BlockingIOError):
-                self._layer.feed(self._sock.recv(_PIECE))
+                self._layer.feed(self._sock.recv(_PIECE, socket.MSG_DONTWAIT))
             return self._layer.readable
         return True
 
@@ -138,8 +155,7 @@ class Wire:
         """Ends TLS, if that is possible at once: not in the middle of a record."""
         if self._layer is not None and not self._sending and (data := self._layer.farewell()):
             with contextlib.suppress(OSError):
-                self._sock.settimeout(0)
-                self._sock.send(data)
+                self._sock.send(data, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
         """Closes the descriptor without a word to the server: in a child process, the connection is the parent's."""

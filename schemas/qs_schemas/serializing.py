@@ -74,9 +74,9 @@ def _attributes(source: object, named: _Named) -> str:
 def write_payload(payload: bytes | str, shortest: bool = False) -> bytes:
     """Writes the element of a payload. shortest: True to write text as base64 too where base64 is shorter: a payload of
     millions of line breaks would grow five times, and a request has to be within the server's limit."""
-    if type(payload) is bytes and is_simple(payload):  # most are, and this saves the calls below
-        return b"<payload>" + payload + b"</payload>"
-    raw = _raw(payload)
+    raw = payload.encode() if type(payload) is str else payload if type(payload) is bytes else _raw(payload)
+    if is_simple(raw):  # most are, and this saves the calls below
+        return b"<payload>" + raw + b"</payload>"
     return _payload(raw, escape_payload(raw), shortest)
 
 

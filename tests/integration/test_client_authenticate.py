@@ -108,8 +108,9 @@ def test_no_answer_to_the_token(name: str) -> None:
         assert kinds(CLIENTS[name]((0.02,), port=server.port, token=TOKEN, **options)) == [NoAnswer]
 
 
-def test_after_an_outage() -> None:
+def test_after_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that reconnects says its token again; a new one from the next connection on."""
+    monkeypatch.setattr("qs_client.connection.FRESH", 0)  # as if a second had passed since
     closed = threading.Event()
 
     def once(conversation: Conversation) -> None:

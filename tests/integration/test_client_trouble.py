@@ -1,9 +1,12 @@
 """QueueClient against servers that fail in every way: what is raised, and when a connection is given up."""
 
 import contextlib
+import math
 import socket
+import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.clients.scripted_server import GIVE_UP, SOON, Conversation, answering, client_of, scripted
@@ -87,8 +90,9 @@ def test_receive_waits_beyond_the_timeout() -> None:
     assert next(times, None) is None
 
 
-def test_idle_connection_closed_by_server_is_replaced() -> None:
+def test_idle_connection_closed_by_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that the server ended between two calls is replaced, and no call fails for it."""
+    monkeypatch.setattr("qs_client.connection.FRESH", 0)  # as if a second had passed since
     closed = threading.Event()
 
     def script(conversation: Conversation) -> None:
@@ -102,6 +106,53 @@ def test_idle_connection_closed_by_server_is_replaced() -> None:
         assert closed.wait(GIVE_UP)
         client.ping()
         assert server.connections == 2
+
+
+def test_a_connection_closed_right_after_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call soon after an answer does not look whether the server has ended the connection: it fails, and the next one
+    connects."""
+    monkeypatch.setattr("qs_client.connection.FRESH", math.inf)
+    closed = threading.Event()
+
+    def script(conversation: Conversation) -> None:
+        conversation.answer(conversation.read())
+        conversation.sock.shutdown(socket.SHUT_WR)
+        closed.set()
+
+    with scripted(script, answering(Ping())) as server, client_of(server) as client:
+        client.ping()
+        assert closed.wait(GIVE_UP)
+        with pytest.raises(ServerUnavailable, match="whether the request was carried out is not known"):
+            client.ping()
+        client.ping()
+        assert server.connections == 2
+
+
+def test_system_calls_of_a_round_trip() -> None:
+    """A request whose answer comes soon takes two system calls, and none before it when an answer has just come."""
+    operations = ("recv", "select", "poll", "register", "send", "sendall", "setsockopt", "settimeout")
+    called: list[str] = []
+
+    def note(_frame: object, event: str, function: Any) -> None:
+        if event == "c_call" and function.__name__ in operations:
+            called.append(function.__name__)
+
+    near, far = socket.socketpair()
+    with near, far:
+        connection = Connection(Wire(near), Place("server"), clock=lambda: 0.0)
+        for _ in range(2):  # the answer to the first makes the connection fresh
+            pending = connection.session.ask(Ping())
+            answer = Ping()
+            answer.answers("1", pending.request.req)
+            far.sendall(Peer().send(answer))
+            called.clear()
+            sys.setprofile(note)
+            try:
+                connection.answer(pending, 30)
+                assert not connection.is_stale()
+            finally:
+                sys.setprofile(None)
+        assert called == ["send", "recv"]
 
 
 def test_an_error_that_does_not_close() -> None:
