@@ -1,0 +1,58 @@
+"""Measures what a client costs its own process: the processor time of a push, beside clients of other systems."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from measuring import Figure, Run, ratio
+from processes import beanstalkd, queue_server, redis_server
+
+from qs_client import QueueClient
+
+_QUEUE = "jobs"
+_TARGETS = {"greenstalk": 1.3, "redis-py": 0.7}
+"""What a push of QueueClient may cost, as a multiple of a push of that client."""
+
+
+def client_costs(run: Run) -> list[Figure]:
+    """Compares the client's processor time for a push of 1 KiB: QueueClient, greenstalk and redis-py; one at a time."""
+    import greenstalk  # noqa: PLC0415 - only the comparisons need it
+    import redis  # noqa: PLC0415
+
+    rounds, pushes = (3, 1_000) if run.quick else (9, 4_000)
+    payload = "x" * 1024
+    with ExitStack() as stack:
+        ports = {}
+        for name, start in (("qs", queue_server), ("beanstalkd", beanstalkd), ("redis", redis_server)):
+            folder = run.folder / name
+            if start is not queue_server:
+                folder.mkdir()
+            ports[name] = stack.enter_context(start(folder)).port
+        client = stack.enter_context(QueueClient("127.0.0.1", ports["qs"]))
+        client.new_queue(_QUEUE)
+        tube = stack.enter_context(greenstalk.Client(("127.0.0.1", ports["beanstalkd"]), use=_QUEUE))
+        stream = stack.enter_context(redis.Redis(port=ports["redis"]))
+        push: dict[str, Callable[[], object]] = {
+            "QueueClient": lambda: client.push(_QUEUE, payload),
+            "greenstalk": lambda: tube.put(payload),
+            "redis-py": lambda: stream.xadd(_QUEUE, {"payload": payload}),
+        }
+        costs: dict[str, list[float]] = {name: [] for name in push}
+        for number in range(rounds + 1):
+            for name, once in push.items():
+                began = time.process_time()
+                for _ in range(pushes):
+                    once()
+                if number:  # the first round warms up
+                    costs[name].append((time.process_time() - began) / pushes * 1_000_000)
+    return [
+        ratio(
+            f"client's processor time for a push of 1 KiB, QueueClient / {name}",
+            costs["QueueClient"],
+            costs[name],
+            target,
+            "at most",
+            " us",
+        )
+        for name, target in _TARGETS.items()
+    ]
