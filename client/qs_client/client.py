@@ -279,7 +279,7 @@ class QueueClient(Settings):
             if self._connection is None:  # before waiting for one in vain; otherwise sending does it
                 check_lengths(exchange.request)
             connection = self._opened(fresh=True)
-            return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self.timeout))
+            return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self._timeout))
 
     def _answer(self, connection: Connection, pending: Pending, seconds: float | None) -> Message:
         """Waits for the answer to a request that the session was asked to send. Closes the connection if no answer

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 _PIECE = 64 * 1024
 """Bytes of a read: a larger buffer is mapped anew by the system for each read, so reads would take longer."""
 
-BRIEF = 0.05
-"""Seconds that a read waits by itself. Most answers come sooner, and then nothing but the read has been called."""
+BRIEF = 0.01
+"""Seconds that a read waits by itself. Most answers come sooner, and then nothing but the read has been called. Short,
+because each signal whose handler returns starts this time anew, and a deadline would not be noticed meanwhile."""
 
 _BRIEFLY = struct.pack("ll", 0, int(BRIEF * 1_000_000))  # a timeval
 
@@ -36,7 +37,7 @@ class Wire:
     1. `send` returns when the system has taken all bytes, or raises. After it has raised, nothing can be sent, because
        a part may have gone out.
     2. `receive` waits for BRIEF at most, and then returns None. The system keeps that time, not Python: a signal whose
-       handler returns starts it anew.
+       handler returns starts it anew, so signals that come in a row more often than that put off a time-out.
     3. `shut_down` may be called at any moment, by any thread and by a signal handler, and wakes a thread that waits.
 
     Assumes one thread at a time that sends, and one that reads.
