@@ -139,10 +139,16 @@ class Session:
 
     def data_to_send(self) -> bytes:
         """Returns the bytes to send, each only once. Empty when there are none."""
-        documents: list[bytes] = []
-        while self._out:  # taken one by one, as another thread may add one at any time
-            documents.append(self._out.popleft())
-        return documents[0] if len(documents) == 1 else b"".join(documents)  # a large document is not copied
+        out = self._out
+        if not out:
+            return b""
+        data = out.popleft()
+        if not out:
+            return data  # mostly there is one, and a large document is not copied
+        documents = [data]
+        while out:  # taken one by one, as another thread may add one at any time
+            documents.append(out.popleft())
+        return b"".join(documents)
 
     def ask(self, request: Message) -> Pending:
         """Sends a request with a new `req`. Raises ValueError if XML cannot carry a field."""
