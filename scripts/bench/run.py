@@ -73,7 +73,11 @@ GROUPS: dict[str, dict[str, str]] = {
         "archive-xml": "archive_rates:archive_xml",
         "report": "report_rates:report_rates",
     },
-    "peers": {"compare": "compare:compare", "client-costs": "client_rates:client_costs"},
+    "peers": {
+        "compare": "compare:compare",
+        "client-costs": "client_rates:client_costs",
+        "worker": "worker_rates:worker_rates",
+    },
 }
 """The measurements by group and name: module and function. A module is imported when it is asked for, because those of
 the pipeline need Spark and DuckDB."""
