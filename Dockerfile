@@ -1,4 +1,5 @@
 # The queue server, the bus and the page in one image: docs/operations.md, "In a container". It has no tests and no docs.
+# Python in it is a PGO build (--enable-optimizations), as `qs --version` in the image says.
 # The tag says what the digest is; only the digest counts. To change it: docker buildx imagetools inspect python:3.13-slim
 FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
 WORKDIR /src

@@ -224,6 +224,13 @@ def installed_version() -> str:
         return "unknown"
 
 
+def version_line(name: str = "qs") -> str:
+    """Returns the name of a program, the version of the installed package, and the interpreter."""
+    from .interpreter import interpreter  # noqa: PLC0415 - as above: hardly any start asks
+
+    return f"{name} {installed_version()} ({interpreter()})"
+
+
 def add_standard_flags(parser: argparse.ArgumentParser, name: str = "qs") -> None:
     """Adds --version and --print-completion. name: the name of the program, printed before the version."""
     parser.add_argument("--version", action=_ShowVersion, const=name)
@@ -231,14 +238,14 @@ def add_standard_flags(parser: argparse.ArgumentParser, name: str = "qs") -> Non
 
 
 class _ShowVersion(argparse.Action):
-    """Prints the installed version."""
+    """Prints the installed version, and the interpreter."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **named: Any) -> None:
         text = "show program's version number and exit"
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=text, **named)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        cast(CommandParser, parser).say(f"{self.const} {installed_version()}\n")
+        cast(CommandParser, parser).say(f"{version_line(self.const)}\n")
         parser.exit()
 
 

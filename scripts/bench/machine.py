@@ -11,6 +11,8 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+from qs_schemas.interpreter import interpreter
+
 _TICK = os.sysconf("SC_CLK_TCK")
 _HIGHEST = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 
@@ -117,12 +119,10 @@ def _processor() -> str:
 
 
 def machine_line(folder: Path) -> str:
-    """Returns cores, processor, kernel, file system of the folder, Python."""
+    """Returns cores, processor, kernel, file system of the folder, and the interpreter, with whether it is a PGO
+    build."""
     cores = len(os.sched_getaffinity(0))
-    return (
-        f"{cores} cores ({_processor()}), Linux {platform.release()}, {_file_system(folder)}, "
-        f"Python {platform.python_version()}"
-    )
+    return f"{cores} cores ({_processor()}), Linux {platform.release()}, {_file_system(folder)}, {interpreter()}"
 
 
 def room_for(connections: int) -> int:

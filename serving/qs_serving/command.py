@@ -5,6 +5,7 @@ A command that cannot start ends with one line on standard error and exit code 1
 for the person who wrote the flags or the files.
 """
 
+import logging
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,12 +13,15 @@ from typing import Any
 
 import trio
 
+from qs_schemas.command_line import version_line
 from qs_schemas.terminal import silence_stdout
 
 from .errors import StartError, StopError
 from .guards import Guards
 from .listening import Announce, listening_line
 from .logs import error_line, log_to_stderr
+
+_logger = logging.getLogger(__name__)
 
 
 def _announcing(program: str) -> Announce:
@@ -49,6 +53,7 @@ def run_command(
     start or did not stop cleanly, which one line on standard error explains; 130 after an interrupt before the server
     listened."""
     log_to_stderr(verbose, log_format)
+    _logger.info("%s", version_line(program))
     try:
         trio.run(run, options, _announcing(program))
     except (StartError, StopError) as error:

@@ -15,14 +15,16 @@ from typing import Any
 
 from qs_schemas import Error, Fault, Figure, Message
 from qs_schemas.command_line import installed_version
+from qs_schemas.interpreter import pgo_build
 from qs_schemas.parsing import LIBXML  # imported here also to load the XML library before the first client
 
 
 def build() -> dict[str, str]:
-    """Returns the labels of the figure `build_info`. `compiled` names the C libraries that read what clients send: a
-    hole in one of these concerns every server that uses it."""
+    """Returns the labels of the figure `build_info`. `pgo` says whether the interpreter is a PGO build. `compiled`
+    names the C libraries that read what clients send: a hole in one of these concerns every server that uses it."""
     compiled = f"libxml2 {LIBXML}, {' '.join(ssl.OPENSSL_VERSION.split()[:2])}"
-    return {"version": installed_version(), "python": platform.python_version(), "compiled": compiled}
+    python = {"python": platform.python_version(), "pgo": pgo_build()}
+    return {"version": installed_version(), **python, "compiled": compiled}
 
 
 BOUNDS = (

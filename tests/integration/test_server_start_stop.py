@@ -25,6 +25,7 @@ from support.clients.documents import (
 from support.servers.processes import COMMAND, FAST, READY_WITHIN, ServerProcess, Wire, serving
 
 from qs_client import QueueClient
+from qs_schemas.command_line import version_line
 
 
 def start_that_fails(*flags: str, **options: object) -> tuple[int, str, str]:
@@ -49,6 +50,12 @@ def test_server_root_is_a_file(tmp_path: Path) -> None:
         assert "--root" in error
         assert "is a file, not a directory" in error
         assert str(file) in error
+
+
+def test_log_begins_with_the_version(tmp_path: Path) -> None:
+    """With -v, the first line of the log says which version runs, on which interpreter."""
+    with serving(tmp_path / "root", *FAST, "-v") as server:
+        assert server.log().partition("\n")[0].endswith(f"INFO qs_serving.command: {version_line('queue-server.py')}")
 
 
 def give_up_roots_rights() -> None:

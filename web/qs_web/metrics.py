@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from qs_client import Figure, QueueInfo
 
 FIGURES = {
-    "build_info": "The version of the program, of Python, and of the library that reads XML. Always 1.",
+    "build_info": "The version of qs and of Python, whether that is a PGO build, and the C libraries. Always 1.",
     "start_time_seconds": "When the program was started, in seconds since the Epoch.",
     "connections": "Connections that are open.",
     "connections_opened_total": "Connections that were accepted.",

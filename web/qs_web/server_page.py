@@ -224,6 +224,7 @@ def _process(table: FigureTable) -> list[Fact]:
     facts = [
         Fact("Version", table.label("build_info", "version") or amounts.NONE),
         Fact("Python", table.label("build_info", "python") or amounts.NONE),
+        Fact("PGO build", table.label("build_info", "pgo") or amounts.NONE),
         Fact("Started", amounts.moment(_micros(table.value("start_time_seconds")))),
         Fact("Memory", amounts.size(table.value("memory_resident_bytes"))),
         Fact("Open files", amounts.count(table.value("open_files"))),

@@ -1,6 +1,7 @@
 """The pages of the server and of the bus, with their connections."""
 
 import html
+import platform
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from support.servers.figures import address
 from support.servers.processes import FAST, ServerProcess, Wire, bus_serving, serving
 from support.servers.web import visitor, web_serving
 
+from qs_schemas.interpreter import pgo_build
 from qs_web.amounts import NONE
 
 _ROW = re.compile(
@@ -54,6 +56,14 @@ def test_connections(tmp_path: Path, shared_server: ServerProcess, qid: str, pat
             own = set(found)
         while rows(browser, path).keys() - own:  # until it has noticed that the two have gone
             pass
+
+
+def test_the_interpreter(tmp_path: Path, shared_server: ServerProcess) -> None:
+    """The page says which Python the server runs on, and whether it is a PGO build."""
+    with web_serving(tmp_path, shared_server) as web, visitor(web) as browser:
+        facts = re.sub(r"<[^>]*>|\s+", " ", browser.get("/server").text)
+    assert re.search(rf"\bPython +{re.escape(platform.python_version())}\b", facts)
+    assert re.search(rf"\bPGO build +{pgo_build()}\b", facts)
 
 
 def test_a_bus_that_knows_others(tmp_path: Path, shared_server: ServerProcess) -> None:
