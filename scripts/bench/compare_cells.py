@@ -71,8 +71,8 @@ class Plan:
     ratios: float
 
 
-FULL = Plan(Span(0.3, 1.4), 60, 3, Span(0.25, 1.0), 1_000_000, 24 * 60, 5.5 * 60)
-QUICK = Plan(Span(0.2, 0.5), 10, 1, Span(0.15, 0.4), 0, 55, 60)
+FULL = Plan(Span(0.3, 1.4), 60, 3, Span(0.25, 1.0), 1_000_000, 24 * 60, 8 * 60)
+QUICK = Plan(Span(0.2, 0.5), 10, 1, Span(0.15, 0.4), 0, 55, 120)
 
 
 def points(quick: bool) -> Iterator[Point]:

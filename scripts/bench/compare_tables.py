@@ -205,7 +205,8 @@ def write(results: Results, plots: Sequence[Path]) -> None:
         old.unlink()
     for plot in plots:
         shutil.copyfile(plot, PLOTS / plot.name)
-    short = replaced(RESULTS_PAGE.read_text(encoding="utf-8"), BEGIN_SHORT, "\n".join(short_table(results)))
+    lines = [*short_table(results), "", f"Measured on {results['date']}: {results['machine']}."]
+    short = replaced(RESULTS_PAGE.read_text(encoding="utf-8"), BEGIN_SHORT, "\n".join(lines))
     long = replaced(METHOD_PAGE.read_text(encoding="utf-8"), BEGIN, generated(results, [plot.name for plot in plots]))
     RESULTS_PAGE.write_text(short, encoding="utf-8")
     METHOD_PAGE.write_text(long, encoding="utf-8")

@@ -18,12 +18,12 @@ import asyncio
 import importlib.util
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from statistics import median
 
 from machine import room_for
-from measuring import Figure, Run
+from measuring import Figure, Run, ratio
 from peer import FanOutPeer, Publish
 from processes import RABBITMQ
 
@@ -34,6 +34,13 @@ _SYSTEMS = {
     "peer_nats": ("nats-server", "nats", "apt-get install nats-server; pip install nats-py"),
 }
 """The systems, by their module here: the program and the Python package that each needs, and how to install them."""
+_OURS = "qs bus"
+_TARGETS = {
+    "Redis Streams, appendfsync always": 1.0,
+    "NATS JetStream, file storage": 1.5,
+    "RabbitMQ, persistent, confirms": 3.0,
+}
+"""The systems that the bus is to deliver faster than, with the least ratio."""
 _PAYLOAD = b"x" * 1024
 _FEW, _MANY = 10, 100
 _TITLE = f"1 KiB to {_FEW} subscribers, Python clients: {{}}"
@@ -60,7 +67,11 @@ def fan_out_peers(run: Run) -> list[Figure]:
                 latency = asyncio.run(_latency(peer, samples))
                 few, many = [asyncio.run(_rate(peer, subscribers, seconds)) for subscribers in (_FEW, _MANY)]
                 figures[peer.name].append((few, many, latency))
-    return [*(_figure(peer, figures[peer.name]) for peer in peers), *_not_installed()]
+    return [
+        *(_figure(peer, figures[peer.name]) for peer in peers),
+        *(figure for name, target in _TARGETS.items() for figure in _against(name, target, figures)),
+        *_not_installed(),
+    ]
 
 
 def _is_installed(program: str, package: str) -> bool:
@@ -77,6 +88,15 @@ def _not_installed() -> Iterator[Figure]:
     for name, (program, package, install) in _SYSTEMS.items():
         if not _is_installed(program, package):
             yield Figure(_TITLE.format(name.removeprefix("peer_")), None, of=f"not installed: {install}")
+
+
+def _against(name: str, target: float, figures: Mapping[str, Sequence[tuple[float, float, float]]]) -> Iterator[Figure]:
+    """Yields the ratios of the bus to a system that was measured, to few and to many subscribers."""
+    ours, theirs = figures.get(_OURS), figures.get(name)
+    if ours and theirs:
+        for at, subscribers in enumerate((_FEW, _MANY)):
+            title = f"deliveries to {subscribers} Python subscribers: bus / {name}"
+            yield ratio(title, [each[at] for each in ours], [each[at] for each in theirs], target)
 
 
 def _figure(peer: FanOutPeer, figures: Sequence[tuple[float, float, float]]) -> Figure:

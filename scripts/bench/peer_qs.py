@@ -62,7 +62,7 @@ def lists(size: int, batch: int) -> Script:
     return Pushes(push, 1, batch)
 
 
-class _Cycle:
+class Cycle:
     """A push, a receive, a delete: three round trips."""
 
     worth = 1
@@ -80,7 +80,7 @@ class _Cycle:
 def script(target: Target, work: str, size: int, batch: int) -> Script:
     """Returns the requests of a raw connection, by the work."""
     if work == "cycle":
-        return _Cycle(size)
+        return Cycle(size)
     return lists(size, batch) if target["lists"] else pushes(size, batch)
 
 

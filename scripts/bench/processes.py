@@ -187,10 +187,14 @@ class Assistant:
 # -- programs of qs, and bare ones to compare with -------------------------------------------------------------------
 
 
-def queue_server(root: Path, *flags: str) -> Process:
-    """Starts the queue server."""
-    command = [sys.executable, str(PROJECT / "scripts" / "queue-server.py"), "--root", str(root), "--port", "0", *flags]
-    return Process(command, root.with_suffix(".log"))
+def queue_server(root: Path, *flags: str, checkout: Path = PROJECT) -> Process:
+    """Starts the queue server. checkout: another one is run by this interpreter too, with the installed libraries."""
+    program = str(checkout / "scripts" / "queue-server.py")
+    # What the path names is found before what is installed.
+    packages = sorted(str(found.parent.parent) for found in checkout.glob("*/qs_*/__init__.py"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(packages)} if checkout != PROJECT else None
+    command = [sys.executable, program, "--root", str(root), "--port", "0", *flags]
+    return Process(command, root.with_suffix(".log"), environment=environment)
 
 
 def queue_bus(folder: Path, server: tuple[str, int], *queues: str, flags: Sequence[str] = ()) -> Process:

@@ -35,6 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "depth": "server_rates:depth",
         "starts": "server_rates:starts",
         "longest-waits": "longest_waits:longest_waits",
+        "server-cpu": "server_cpu:server_cpu",
         "scrapes": "scrapes:scrapes",
         "hostile": "hostile:hostile",
     },
@@ -130,6 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--docs", action="store_true", help="also write the figures of journal and compare into the pages of docs")
     few = parser.add_argument_group("some measurements only")
     few.add_argument("--seconds", type=float, help="sustained: seconds of pushes (default: 120; with --quick 15)")
+    few.add_argument("--before", type=Path, metavar="DIR", help="server-cpu: another checkout, to compare with")
     few.add_argument("--messages", type=int, metavar="N", help="archive, archive-xml, report: messages, or events")
     few.add_argument(
         "--memory", default="1g", metavar="SIZE", help="pipeline: of Spark's JVM (default: 1g, as Spark's)"
