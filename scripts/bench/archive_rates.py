@@ -194,7 +194,7 @@ def archive_rates(run: Run) -> list[Figure]:
         Figure("(a) range to Parquet", ranged.rate, unit="/s", of=f"{ranged.wall:.1f} s", digits=0),
         Figure(f"archive of {count:,}", ours.rate, unit="/s", of=ours.figures(), digits=0),
         Figure(f"(b) plain loop, {loops:,}", loop.rate, unit="/s", of=loop.figures(), digits=0),
-        Figure("archive / (a)", ours.rate / ranged.rate, 0.3),
+        Figure("archive / (a)", ours.rate / ranged.rate, 0.6),
         Figure("archive / (b)", ours.rate / loop.rate, 3),
         Figure("driver, Python", large[0], unit=" MB", of=f"{small[0]} MB after {FEW:,} messages (highest)", digits=0),
         Figure(

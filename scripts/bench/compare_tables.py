@@ -20,9 +20,16 @@ _GROUPS = {
 
 RESULTS_PAGE = PROJECT / "docs" / "performance.md"
 METHOD_PAGE = PROJECT / "docs" / "performance-method.md"
+COMPARE_PAGE = PROJECT / "docs" / "compare.md"
 PLOTS = PROJECT / "docs" / "performance"
 BEGIN = "<!-- made by scripts/bench/run.py --only compare --docs: do not edit from here -->"
 BEGIN_SHORT = "<!-- made by scripts/bench/run.py --only compare --docs, in short: do not edit from here -->"
+_COMPARED = ("qs", "beanstalkd", "redis", "rabbitmq", "nats-always")
+"""The peers in the columns of the page that compares, but for the last column, a service that is not measured."""
+_COMPARED_ROWS = {
+    "durable pushes of 1 KiB by 32 Python clients": Point("push"),
+    "durable push + receive + delete, the same": Point("cycle"),
+}
 _CAPTIONS = {
     "push-by-clients": "Pushes of 1 KiB, one at a time, by clients",
     "push-by-size": "Pushes by 32 clients, by size",
@@ -195,10 +202,25 @@ def generated(results: Results, plots: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def compared(page: str, results: Results) -> str:
+    """Returns the page that compares with its two rows of rates. A rate that was not measured now stays."""
+    lines = page.split("\n")
+    for number, line in enumerate(lines):
+        cells = line.split(" | ")
+        point = _COMPARED_ROWS.get(cells[0].removeprefix("| "))
+        if point is not None:
+            for column, peer in enumerate(_COMPARED, 1):
+                if found := figures_of(results, peer, point):
+                    cells[column] = f"{_rate(found)}/s"
+            lines[number] = " | ".join(cells)
+    return "\n".join(lines)
+
+
 def write(results: Results, plots: Sequence[Path]) -> None:
     """Writes the pages and the plots; removes the plots of an earlier run. Raises ValueError if a page has no marks.
 
-    The short table goes into the page of the results, everything else into that of the method.
+    The short table goes into the page of the results, two rows into the page that compares, everything else into that
+    of the method.
     """
     PLOTS.mkdir(exist_ok=True)
     for old in PLOTS.glob("*.png"):
@@ -210,3 +232,4 @@ def write(results: Results, plots: Sequence[Path]) -> None:
     long = replaced(METHOD_PAGE.read_text(encoding="utf-8"), BEGIN, generated(results, [plot.name for plot in plots]))
     RESULTS_PAGE.write_text(short, encoding="utf-8")
     METHOD_PAGE.write_text(long, encoding="utf-8")
+    COMPARE_PAGE.write_text(compared(COMPARE_PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")

@@ -56,19 +56,26 @@ def fan_out_peers(run: Run) -> list[Figure]:
     rounds, seconds, samples = (1, 0.5, 60) if run.quick else (3, 2.0, 200)
     room_for(10 * _MANY)
     peers = list(_installed())
-    figures: dict[str, list[tuple[float, float, float]]] = {peer.name: [] for peer in peers}
+    figures: dict[FanOutPeer, list[tuple[float, float, float]]] = {peer: [] for peer in peers}
+    failed: list[Figure] = []
     with ExitStack() as stack:
         for number, peer in enumerate(peers):
             own = run.folder / str(number)
             own.mkdir()
             stack.enter_context(peer.started(own))
         for _ in range(rounds):
-            for peer in peers:
-                latency = asyncio.run(_latency(peer, samples))
-                few, many = [asyncio.run(_rate(peer, subscribers, seconds)) for subscribers in (_FEW, _MANY)]
-                figures[peer.name].append((few, many, latency))
+            for peer in list(figures):
+                try:
+                    latency = asyncio.run(_latency(peer, samples))
+                    few, many = [asyncio.run(_rate(peer, subscribers, seconds)) for subscribers in (_FEW, _MANY)]
+                except RuntimeError as error:  # it costs the others nothing
+                    failed.append(Figure(_TITLE.format(peer.name), None, of=str(error)))
+                    del figures[peer]
+                else:
+                    figures[peer].append((few, many, latency))
     return [
-        *(_figure(peer, figures[peer.name]) for peer in peers),
+        *(_figure(peer, found) for peer, found in figures.items()),
+        *failed,
         *(figure for name, target in _TARGETS.items() for figure in _against(name, target, figures)),
         *_not_installed(),
     ]
@@ -90,9 +97,12 @@ def _not_installed() -> Iterator[Figure]:
             yield Figure(_TITLE.format(name.removeprefix("peer_")), None, of=f"not installed: {install}")
 
 
-def _against(name: str, target: float, figures: Mapping[str, Sequence[tuple[float, float, float]]]) -> Iterator[Figure]:
+def _against(
+    name: str, target: float, figures: Mapping[FanOutPeer, Sequence[tuple[float, float, float]]]
+) -> Iterator[Figure]:
     """Yields the ratios of the bus to a system that was measured, to few and to many subscribers."""
-    ours, theirs = figures.get(_OURS), figures.get(name)
+    by_name = {peer.name: found for peer, found in figures.items()}
+    ours, theirs = by_name.get(_OURS), by_name.get(name)
     if ours and theirs:
         for at, subscribers in enumerate((_FEW, _MANY)):
             title = f"deliveries to {subscribers} Python subscribers: bus / {name}"

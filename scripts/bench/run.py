@@ -20,7 +20,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from compare import add_flags
@@ -73,6 +73,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "archive": "archive_rates:archive_rates",
         "archive-xml": "archive_rates:archive_xml",
         "report": "report_rates:report_rates",
+        "report-start": "report_start:report_start",
     },
     "peers": {
         "compare": "compare:compare",
@@ -88,8 +89,11 @@ MEASUREMENTS = {name: where for group in GROUPS.values() for name, where in grou
 DEFAULT = ("server", "bus")
 """The groups that are measured if none is named: they take some minutes, and need no further packages."""
 
-JOURNAL_PAGE = PROJECT / "docs" / "performance-method.md"
-JOURNAL_MARK = "<!-- made by scripts/bench/run.py --only journal --docs: do not edit from here -->"
+PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "journal": ("performance-method.md", tuple(GROUPS["journal"])),
+    "fan-out-peers": ("bus.md", ("fan-out-peers",)),
+}
+"""The pages of docs that --docs writes, by the name after --only: the page, and the measurements in its table."""
 
 
 def function_of(name: str) -> Callable[[Run], list[Figure]]:
@@ -128,7 +132,11 @@ def make_parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="fewer and shorter rounds: shows whether it works, and little more")
     add("--dir", type=Path, help="folder for temporary files, on the disk to measure (default: the system's)")
     add("--json", type=Path, metavar="FILE", help="also write the figures to this file")
-    add("--docs", action="store_true", help="also write the figures of journal and compare into the pages of docs")
+    add(
+        "--docs",
+        action="store_true",
+        help="also write the figures of journal, fan-out-peers and compare into the pages of docs",
+    )
     few = parser.add_argument_group("some measurements only")
     few.add_argument("--seconds", type=float, help="sustained: seconds of pushes (default: 120; with --quick 15)")
     few.add_argument("--before", type=Path, metavar="DIR", help="server-cpu: another checkout, to compare with")
@@ -138,6 +146,15 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add_flags(parser)
     return parser
+
+
+def write_pages(figures: Mapping[str, Sequence[Figure]], machine: str) -> None:
+    """Writes what was measured into the tables of `PAGES`."""
+    for only, (page, names) in PAGES.items():
+        rows = [figure for name in names for figure in figures.get(name, ())]
+        if rows:
+            mark = f"<!-- made by scripts/bench/run.py --only {only} --docs: do not edit from here -->"
+            write_rows(PROJECT / "docs" / page, mark, rows, f"{time.strftime('%Y-%m-%d')}: {machine}")
 
 
 def main() -> int:
@@ -173,9 +190,8 @@ def main() -> int:
         content = {name: [figure.content() for figure in found] for name, found in figures.items()}
         whole = {"machine": machine, "quick": options.quick, "figures": content}
         options.json.write_text(json.dumps(whole, indent=2) + "\n")
-    journal = [figure for name, found in figures.items() if name in GROUPS["journal"] for figure in found]
-    if options.docs and journal:
-        write_rows(JOURNAL_PAGE, JOURNAL_MARK, journal, f"{time.strftime('%Y-%m-%d')}: {machine}")
+    if options.docs:
+        write_pages(figures, machine)
     return 130 if interrupted else 0
 
 

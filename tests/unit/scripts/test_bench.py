@@ -162,6 +162,19 @@ def test_short_table_has_durable_peers(bench: SimpleNamespace) -> None:
     assert bench.tables.short_table(results)[2:] == ["| A | - | - | 1,234 | - | 5 MB |"]
 
 
+def test_rows_of_the_page_that_compares(bench: SimpleNamespace) -> None:
+    """A rate stands in the column of its peer, one that was not measured stays, and so do all other lines."""
+    point = {"work": "cycle", "row": "base", "clients": 32, "batch": 1, "size": 1024, "depth": 0}
+    results = {"cells": [{"peer": "redis", "point": point, "figures": {"rate": 1234.5}}]}
+    name = "durable push + receive + delete, the same"
+    page = f"before\n| {name} | 1/s | 2/s | 3/s | 4/s | 5/s | not measured |\nafter\n"
+    assert bench.tables.compared(page, results) == page.replace("3/s", "1,234/s")
+    real = bench.tables.COMPARE_PAGE.read_text(encoding="utf-8")
+    assert [row for row in bench.tables._COMPARED_ROWS if f"\n| {row} | " not in real] == []
+    for row in bench.tables._COMPARED_ROWS:
+        assert real.partition(f"| {row} |")[2].partition("\n")[0].count("|") == len(bench.tables._COMPARED) + 1
+
+
 def test_short_table_has_figures_of_long_ones() -> None:
     """The short table of docs/performance.md has the figures of the long ones of docs/performance-method.md."""
     short, long = (
@@ -213,6 +226,17 @@ def test_measurements_exist(bench: SimpleNamespace) -> None:
         found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
         assert len(found) == 1, where
         assert ast.get_docstring(found[0]), where
+
+
+def test_pages_have_the_marks_of_their_tables(bench: SimpleNamespace) -> None:
+    """--docs finds each of its tables on its page, and what it writes there is measured."""
+    import run
+
+    for only, (page, names) in run.PAGES.items():
+        text = (PROJECT / "docs" / page).read_text(encoding="utf-8")
+        assert f"scripts/bench/run.py --only {only} --docs: do not edit" in text
+        assert bench.measuring.END in text.partition(f"--only {only} --docs")[2]
+        assert set(names) <= set(run.MEASUREMENTS)
 
 
 def test_in_turn_alternates_order(bench: SimpleNamespace) -> None:
