@@ -9,8 +9,8 @@ or with one client.
 A batch has one of three forms, in `_batch`:
 - With queues of files, the batch does its pushes first, so that their files are synced together (1.5 times as fast with
   16 programs that push and 16 that receive).
-- With other queues, the pushes of many clients, or of one client that pipelines, are merged into one push for each
-  queue, which takes half the time (scripts/bench/documents.py); then the other requests follow in their order.
+- With other queues, the pushes of one message each with which the works begin are merged into one push for each queue,
+  which takes half the time (scripts/bench/documents.py); then the other requests follow in their order.
 - With a history, each request runs by itself, because each event needs the address of its client.
 """
 
