@@ -5,16 +5,16 @@ and tests put two peers back to back.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from .errors import MALFORMED, ErrorCode, ProtocolError
 from .framing import Framer
 from .limits import Limits, binary_payload
-from .messages import Authenticate, Error, Message, PushMessage
+from .messages import Authenticate, Error, Message
 from .plain import PlainReader
 from .serializing import check_lengths, serialize
-from .templates import pushed, write, write_pushed
+from .templates import write
 from .text import replace_uncarriable
 
 
@@ -91,6 +91,8 @@ class Peer:
             self._framer.bound(limits.document, self._why)
         self._plain = PlainReader(limits, serving)
         self._closed = False
+        self.begun = False
+        """True if a document has begun to arrive and is not complete, as far as events have been asked for."""
         self.drained = False
         """True if the last call of `next_event` returned the last event, so that another call can be saved. False says
         nothing."""
@@ -110,11 +112,6 @@ class Peer:
     def too_large(self) -> bytes:
         """The bytes of the document that was over the limit, as far as they have come."""
         return self._framer.too_large
-
-    @property
-    def begun(self) -> bool:
-        """True if a document has begun to arrive and is not complete."""
-        return self._framer.begun
 
     def end_of_data(self) -> Fault | None:
         """Takes the end of the other side's stream. Call this after the last of the `events`. Returns a fault if the
@@ -151,6 +148,7 @@ class Peer:
                 self.early = framer.early
                 continue
             event = self._parsed_event()
+            self.begun = framer.begun
             if event is None:
                 return False
             events.append(event)
@@ -188,12 +186,3 @@ class Peer:
         if message.type == "request":
             check_lengths(message)
         return serialize(message, self.early)
-
-    def send_pushed(
-        self, requests: Sequence[PushMessage], mids: Iterable[int], new_resp: Callable[[], str]
-    ) -> list[bytes]:
-        """Returns the documents of the answers to pushes of one message each, without making a message of each answer.
-        requests: to one queue; mids: the ids of their messages; new_resp: makes the id of an answer."""
-        if not self.early:
-            return write_pushed(requests, mids, new_resp)
-        return [self.send(pushed(*each, new_resp())) for each in zip(requests, mids, strict=False)]

@@ -274,28 +274,12 @@ def _check_length(entries: int, elements: int, limits: Limits) -> None:
         raise _NotPlainError
 
 
-def _new_push(qid: str | None, payload: bytes | None, messages: list[Draft]) -> PushMessage:
-    """Makes a PushMessage in half of the time that its constructor takes."""
-    # Pushes are the most frequent requests, and their texts have been checked by this reader.
-    message = object.__new__(PushMessage)
-    message._type = "request"  # type: ignore[misc] # text, which needs no check
-    message._req = message._resp = message._key = None  # type: ignore[misc]
-    message._qid = qid  # type: ignore[misc]
-    message.payload = payload
-    message.delay = message.mid = None
-    message.messages = messages
-    message.mids = []
-    return message
-
-
 def _push(  # noqa: C901 - its steps, without a call each
     data: _Data, at: int, qid: str | None, request: bool, limits: Limits
 ) -> Found:
-    bare = None if request else _BARE_MID.match(data, at)
-    if bare is not None:  # the answer to a push of one message
-        message = _new_push(qid, None, [])
-        message.mid = int(bare[1])
-        return message, bare.end()
+    payload: bytes | None = None
+    mid: int | None = None
+    drafts: list[Draft] = []
     if data.startswith(_OPEN, at):
         # The end is looked for, and not matched: that takes a tenth of a pattern's time.
         start = at + len(_OPEN)
@@ -313,17 +297,29 @@ def _push(  # noqa: C901 - its steps, without a call each
         # `_text` would do, with the two calls that this saves for ASCII text without references.
         if not payload.isascii() or payload.translate(_TEXT) != payload:
             payload = _text(payload)
-        return _new_push(qid, payload, []), end
-    single = _ENCODED.match(data, at)
-    if single is not None:
-        return _new_push(qid, _payload(single[1], single[2]), []), single.end()
-    if request or data.startswith(b"<messages><message", at):
+    elif not request and (bare := _BARE_MID.match(data, at)) is not None:  # the answer to a push of one message
+        mid, end = int(bare[1]), bare.end()
+    elif (encoded := _ENCODED.match(data, at)) is not None:
+        payload, end = _payload(encoded[1], encoded[2]), encoded.end()
+    elif request or data.startswith(b"<messages><message", at):
         drafts, end = _drafts(data, at, limits)
-        return _new_push(qid, None, drafts), end
-    mids, end = _mids(data, at, request, limits)
-    if any(isinstance(mid, Receipt) for mid in mids):  # the answer to a push has none
-        raise _NotPlainError
-    return PushMessage(qid, mids=mids), end  # type: ignore[arg-type] # no receipts
+    else:
+        mids, end = _mids(data, at, request, limits)
+        if any(isinstance(each, Receipt) for each in mids):  # the answer to a push has none
+            raise _NotPlainError
+        return PushMessage(qid, mids=mids), end  # type: ignore[arg-type] # no receipts
+    # Made in half of the time that the constructor takes: pushes are the most frequent requests, and their texts have
+    # been checked by this reader.
+    message = object.__new__(PushMessage)
+    message._type = "request"  # type: ignore[misc]
+    message._req = message._resp = message._key = None  # type: ignore[misc]
+    message._qid = qid  # type: ignore[misc]
+    message.payload = payload
+    message.delay = None
+    message.mid = mid
+    message.messages = drafts
+    message.mids = []
+    return message, end
 
 
 def _drafts(data: _Data, at: int, limits: Limits) -> tuple[list[Draft], int]:
@@ -498,7 +494,8 @@ class PlainReader:
     def __init__(self, limits: Limits, serving: bool = False) -> None:
         """serving: see `Peer`."""
         # A client's next request differs from an earlier one in its `req` and its body alone, so its head is known.
-        self._before = b""  # the bytes of the last head up to the value of `req`
+        self._before = b""  # the bytes of the last head up to the value of `req`, or else to the first `>`
+        self._has_req = False  # the last head has a `req`
         self._heads: dict[int, _Head] = {}  # the last heads that begin so, by the byte at `_TELLING`
         self._limits = limits
         self._serving = serving
@@ -513,13 +510,13 @@ class PlainReader:
         before = self._before
         if before and data.startswith(before, at):
             start = at + len(before)
-            stop = data.find(b'"', start, start + REQ + 1)
+            stop = data.find(b'"', start, start + REQ + 1) if self._has_req else start - 1
             if 0 < stop < len(data) - _TELLING:
                 known = self._heads.get(data[stop + _TELLING])
         try:
             if known is not None and data.startswith(known[0], stop):
                 behind, reader, qid, request, values = known
-                req: bytes | bytearray | None = data[start:stop]
+                req: bytes | bytearray | None = data[start:stop] if self._has_req else None
                 body = stop + len(behind)
             else:
                 (_, reader, qid, request, values), req, resp, body = self._read_head(data, at)
@@ -543,8 +540,8 @@ class PlainReader:
         return found
 
     def _read_head(self, data: _Data, at: int) -> tuple["_Head", bytes | None, bytes | None, int]:
-        """Reads a head, and remembers that of a request with a `req` alone. Returns it with its `req` and `resp`, and
-        the offset behind it."""
+        """Reads a head, and remembers that of a request without `resp`. Returns it with its `req` and `resp`, and the
+        offset behind it."""
         matched = _HEAD.match(data, at)
         if matched is None or not self._fits:
             raise _NotPlainError
@@ -556,11 +553,12 @@ class PlainReader:
         values = _attributes(op, attributes) if attributes else ()
         if op == b"stage-messages" and len(values) < _STAGE_NUMBERS:
             raise _NotPlainError  # the parser reports which number is missing
-        if not request or req is None or resp is not None:
+        if not request or resp is not None:
             return (b"", _READERS[op], qid, request, values), req, resp, matched.end()
-        start, stop = matched.span(2)
+        # Without `req`, the last quote before the `>` stands for the one behind `req`.
+        start, stop = matched.span(2) if req is not None else (end := data.index(b">", at), end - 1)
         if (before := bytes(data[at:start])) != self._before:
-            self._before = before
+            self._before, self._has_req = before, req is not None
             self._heads.clear()
         # A copy, and not a part of the buffer, which the head would otherwise keep in memory.
         head = bytes(data[stop : matched.end()]), _READERS[op], qid, request, values

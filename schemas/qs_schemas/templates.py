@@ -274,27 +274,26 @@ _TEMPLATES: dict[type[Message], Callable[[Any], Written]] = {
 }
 
 
-@lru_cache(1024)
-def _around_resp(qid: str) -> tuple[str, str]:
-    """Returns the parts of the answer to a push that are the same for all messages of a queue."""
-    return f'{_HEADS["response"]} req="', f'"><op><push-message/></op>{_qid(qid)}<mid>'
+def write_pushed(
+    requests: Sequence[PushMessage], mids: Iterable[int], new_resp: Callable[[], str], *, early: bool = False
+) -> list[bytes]:
+    """Writes the answers to pushes of one message each, like `write` and `serialize`, with one formatting for each.
+    requests: to one queue, as they were read, so that their names are within the bounds; mids: the ids of their
+    messages; new_resp: makes the id of an answer; early: see `serialize`."""
+    if early:
+        return [serialize(_pushed(*each, new_resp()), early) for each in zip(requests, mids, strict=False)]
+    documents: list[bytes] = []
+    head, behind = _HEADS["response"], f'"><op><push-message/></op>{_qid(requests[0]._qid)}<mid>'
+    for request, mid in zip(requests, mids, strict=False):
+        req, ids = request._req, ""
+        if req is not None:
+            is_plain = req.isascii() and req.replace("-", "0").isalnum()  # as nearly all are
+            ids = f' req="{req if is_plain else escape(req)}"'
+        documents.append(f'{head}{ids} resp="{new_resp()}{behind}{mid}</mid></qs>\r\n'.encode())
+    return documents
 
 
-def write_pushed(requests: Sequence[PushMessage], mids: Iterable[int], new_resp: Callable[[], str]) -> list[bytes]:
-    """Writes the answers to pushes of one message each, like `write`, with one formatting for each. requests: to one
-    queue, as they were read, so that their names are within the bounds; mids: the ids of their messages; new_resp:
-    makes the id of an answer."""
-    before, behind = _around_resp(requests[0]._qid or "")
-    return [
-        # Nearly all are letters, digits and hyphens: see `_id`.
-        f'{before}{req}" resp="{new_resp()}{behind}{mid}</mid></qs>\r\n'.encode()
-        if (req := request._req) is not None and req.isascii() and req.replace("-", "0").isalnum()
-        else serialize(pushed(request, mid, new_resp()))
-        for request, mid in zip(requests, mids, strict=False)
-    ]
-
-
-def pushed(request: PushMessage, mid: int, resp: str) -> PushMessage:
+def _pushed(request: PushMessage, mid: int, resp: str) -> PushMessage:
     """Returns the answer to a push of one message. mid: the message's id; resp: the answer's."""
     answer = PushMessage(request.qid, mid=mid)
     answer.answers(resp, request.req)

@@ -383,10 +383,12 @@ def test_as_the_readme_writes_them(document: bytes) -> None:
 def test_a_known_head_changes_nothing(payload: bytes, tail: bytes) -> None:
     """A request behind one with the same head is read, or declined, as the first one of a stream is."""
     reader = PlainReader(Limits())
-    head = b'<qs %b req="%%b"><op><push-message/></op><qid>q</qid><payload>%%b</payload></qs>%%b' % NS
-    assert reader.read(head % (b"1", b"first", b"\r\n")) is not None
-    for req in (b"2", b"", b"a>b", b"a&b", b"\xff", b"x" * 128, b"x" * 129, b'2" resp="3'):
-        data = head % (req, payload, tail)
+    document = b"<qs %b%%b><op><push-message/></op><qid>q</qid><payload>%%b</payload></qs>%%b" % NS
+    reqs = (b"2", b"", b"a>b", b"a&b", b"\xff", b"x" * 128, b"x" * 129, b'2" resp="3')
+    for ids in [*(b' req="%b"' % req for req in reqs), b"", b"", b' type="request"', b' type="request"', b' resp="3"']:
+        first = document % (b"" if b"req=" not in ids else b' req="1"', b"first", b"\r\n")
+        assert reader.read(first) is not None
+        data = document % (ids, payload, tail)
         for written in (data, data + data, data[:-1], data[:40], b" " + data):
             assert same(reader.read(written), PlainReader(Limits()).read(written)), written
 

@@ -242,7 +242,7 @@ class Committer:
                         history.begin(first.peer)
                     first.advance(None)
                     others = works[1:]
-                if history is None:
+                if history is None and (len(others) > 1 or (others and others[0].may_push)):
                     _push_together(storage, others)  # not with a history, which needs each push's client
                 for work in others:
                     if not work.unanswered:
@@ -407,8 +407,7 @@ def _push_together(storage: Engine, works: Sequence[Work]) -> None:
     gets its own error."""
     runs: dict[str, list[tuple[Work, list[PushMessage]]]] = {}
     for work in works:
-        pushes = work.pushes()
-        if pushes:
+        if work.may_push and (pushes := work.pushes()):
             runs.setdefault(pushes[0].qid or "", []).append((work, pushes))
     for qid, found in runs.items():
         _push_run(storage, qid, found)

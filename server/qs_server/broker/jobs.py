@@ -134,6 +134,8 @@ class Work(Protocol):
 
     weight: int
     """The amount of work, in messages."""
+    may_push: bool
+    """True if there is a push among the requests."""
 
     @property
     def runnable(self) -> bool:
@@ -170,6 +172,7 @@ class Job:
 
     pause: Pause | None = None
     peer = ""
+    may_push = False
 
     def __init__(
         self, function: Callable[[], object] = lambda: None, weight: int = 1, *, is_first: bool = False

@@ -27,6 +27,7 @@ from qs_schemas import (
     StageMessages,
     errors,
 )
+from qs_schemas.templates import write_pushed
 from qs_serving.access.caller import NotAllowedError
 from qs_serving.access.principal import Right
 from qs_serving.answers import new_resp
@@ -68,18 +69,11 @@ def stored_bytes(event: Message | Fault) -> int:
 
 
 _WEIGHTS: dict[type, Callable[[Any], int]] = {
-    PushMessage: lambda request: len(request.messages) or 1,
     StageMessages: lambda request: len(request.messages) or 1,
-    DeleteMessage: lambda request: len(request.mids) or 1,
     CopyMessage: lambda request: len(request.mids or [0]) * len(request.queues),
 }
-"""Return how many messages a request is about. All others are about one."""
-
-
-def weight(event: Message | Fault) -> int:
-    """Returns how many messages a request is about."""
-    weigh = _WEIGHTS.get(type(event))
-    return 1 if weigh is None else weigh(event)
+"""Return how many messages a request is about, for requests that are not as frequent as a push or a delete. All others
+are about one."""
 
 
 class RequestBatch:
@@ -102,8 +96,8 @@ class RequestBatch:
 
     __slots__ = (
         "_answer_bytes", "_first_mids", "_outbox", "_over", "_peer", "_running", "_service", "answers", "closes",
-        "deadline", "done", "events", "fault", "is_first", "lacked", "on_batch_end", "pause", "refusals", "unanswered",
-        "weight",
+        "deadline", "done", "events", "fault", "is_first", "lacked", "may_push", "on_batch_end", "pause", "refusals",
+        "unanswered", "weight",
     )  # fmt: skip
 
     def __init__(self, service: Service, peer: Peer, outbox: int) -> None:
@@ -116,6 +110,7 @@ class RequestBatch:
         self.done = 0
         """The number of requests and faults with an answer."""
         self.weight = 0
+        self.may_push = False
         self.answers: list[bytes] = []
         """The documents of the answers that have not been taken, of the last of the requests that are done. The session
         takes them with `take`."""
@@ -141,11 +136,17 @@ class RequestBatch:
 
     def begin(self, waiting: deque[Message | Fault]) -> None:
         """Takes the next events from `waiting`, as many as one batch may have."""
-        events = self.events
-        messages = 0
+        events, messages, self.may_push = self.events, 0, False
         while waiting and len(events) < _REQUESTS:
             event = waiting[0]
-            messages += 1 if type(event) is PushMessage and not event.messages else weight(event)  # nearly always
+            if type(event) is PushMessage:
+                self.may_push = True
+                messages += len(event.messages) or 1
+            elif type(event) is DeleteMessage:
+                messages += len(event.mids) or 1
+            else:
+                weigh = _WEIGHTS.get(type(event))
+                messages += 1 if weigh is None else weigh(event)
             if messages > _MESSAGES and events:  # the first is taken whatever its size
                 break
             events.append(waiting.popleft())
@@ -210,7 +211,7 @@ class RequestBatch:
         return found
 
     def pushed(self, requests: Sequence[PushMessage], mids: Iterable[int]) -> None:
-        self.answers += self._peer.send_pushed(requests, mids, new_resp)
+        self.answers += write_pushed(requests, mids, new_resp, early=self._peer.early)
         self.done += len(requests)
         self.unanswered -= len(requests)
 
@@ -246,7 +247,15 @@ class RequestBatch:
                     return
                 answer = self._refuse(event, error, begun=begun)
             if answer is not None:
-                self._add(event, answer)
+                if not isinstance(answer, Error):  # an error has its ids
+                    answer.answers(new_resp(), event.req)
+                at = len(self.answers)
+                if type(answer) is PushMessage:
+                    mid = answer.mids[0] if answer.mids else answer.mid  # a list fails as a whole, under its first id
+                    self._first_mids[at] = answer.qid or "", mid or 0
+                self.answers.append(b"")
+                self._write(at, answer)
+                self._answer_bytes += len(self.answers[at])
                 self.done += 1
                 self.unanswered = 0 if self.closes else self.unanswered - 1
                 if self.is_first:
@@ -254,27 +263,15 @@ class RequestBatch:
             if service.spent >= TURN and self.unanswered and self.pause is None:
                 self.pause = Pause()  # the time slice of this client is over: others run first
 
-    def _add(self, request: Message | Fault, answer: Message) -> None:
-        """Adds the document of an answer."""
-        if isinstance(answer, Error):  # it has its ids
-            self.refusals[len(self.answers)] = answer.code
-        else:
-            if type(answer) is PushMessage:
-                mid = answer.mids[0] if answer.mids else answer.mid  # a list fails as a whole, under its first id
-                self._first_mids[len(self.answers)] = answer.qid or "", mid or 0
-            answer.answers(new_resp(), request.req)
-        document = self._write(answer)
-        self.answers.append(document)
-        self._answer_bytes += len(document)
-
-    def _write(self, answer: Message) -> bytes:
-        """Returns the document of an answer. If that is not possible, which is a fault of the server, notes that the
-        connection has to be closed: the client cannot tell which of its requests has no answer."""
+    def _write(self, at: int, answer: Message) -> None:
+        """Writes the document of an answer at its position. If that is not possible, which is a fault of the server,
+        notes that the connection has to be closed: the client cannot tell which of its requests has no answer."""
+        if isinstance(answer, Error):
+            self.refusals[at] = answer.code
         try:
-            return self._peer.send(answer)
+            self.answers[at] = self._peer.send(answer)
         except Exception as error:  # any of them concerns this connection alone
             self.fault, self.closes = error, True
-            return b""
 
     def _refuse(self, request: Message | Fault, error: Exception, *, begun: bool) -> Message:
         if isinstance(error, NotAllowedError):
@@ -363,8 +360,7 @@ class RequestBatch:
     def _replace(self, at: int, request: Message | Fault, answer: Error, error: Exception) -> None:
         """Replaces an answer by an error, because the change of its request failed. at: its position."""
         self._note_lack(request, error)
-        self.refusals[at] = answer.code
-        self.answers[at] = self._write(answer)
+        self._write(at, answer)
 
     def fail(self, error: Exception) -> None:
         pause = self.pause

@@ -151,10 +151,12 @@ class Session:
             subscriber = self._service.subscriber
             if subscriber is not None and subscriber.new:  # before any later request, and behind the answer
                 self._committer.post(Job(self._service.start_subscriptions))
-            if taken:
+            if not taken:
+                self._connection.await_socket()
+            elif requests.unanswered or requests.pause is not None:
                 self._after_answers(requests)
             else:
-                self._connection.await_socket()
+                self._end(requests)
         except Exception as error:  # the error concerns this connection alone, not the rest of the batch
             self._connection.fail(error)
 
@@ -167,9 +169,13 @@ class Session:
         elif requests.unanswered:
             self._schedule(requests)
         else:
-            self._requests = None
-            requests.events.clear()  # a client that has nothing to ask takes no memory for them
-            self._connection.answered(closes=requests.closes)
+            self._end(requests)
+
+    def _end(self, requests: RequestBatch) -> None:
+        """Ends the requests, whose answers the socket has taken."""
+        self._requests = None
+        requests.events.clear()  # a client that has nothing to ask takes no memory for them
+        self._connection.answered(closes=requests.closes)
 
     def _schedule(self, requests: RequestBatch) -> None:
         """Schedules requests for the next batch. Wakes the committer's task, because a timer or the end of a call may

@@ -220,7 +220,7 @@ class Index:
         """Adds loaded, ready messages. mids: increasing, greater than all ids so far; sizes: their bytes."""
         self.new.extend(mids)
         self.ready.extend(mids)
-        self.messages.set_run(mids, [size << SIZE_SHIFT | _LOADED for size in sizes])
+        self.messages.set_run(mids, map(_LOADED.__add__, map((1 << SIZE_SHIFT).__mul__, sizes)))
         self.bytes += sum(sizes)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
