@@ -93,17 +93,18 @@ class Hub:
     def _poll(self, linger_until: float) -> Iterable[Reader]:
         """Returns readers that are ready, `_READY` of them at most. If there are none, waits a moment for the first.
 
-        linger_until: the time after which this does not wait for a first reader. It also does not wait if a task of the
-        loop could run meanwhile."""
+        linger_until: the time after which this does not wait for a first reader. It also does not sleep if a task of
+        the loop could run meanwhile."""
         poll = self._epoll.poll
         found = poll(0, _READY)
-        if not found and self._clock() < linger_until and not trio.lowlevel.current_statistics().tasks_runnable:
+        if not found and self._clock() < linger_until:
             for _ in range(_SPINS):
                 found = poll(0, _READY)
                 if found:
                     break
-            else:
-                found = poll(_LINGER, _READY)
+            else:  # asked only now, as the answer takes as long as ten polls
+                if not trio.lowlevel.current_statistics().tasks_runnable:
+                    found = poll(_LINGER, _READY)
         return map(self._readers.__getitem__, map(_descriptor, found))
 
     def _take_turn(self) -> None:
