@@ -53,7 +53,8 @@ def run_command(
     start or did not stop cleanly, which one line on standard error explains; 130 after an interrupt before the server
     listened."""
     log_to_stderr(verbose, log_format)
-    _logger.info("%s", version_line(program))
+    if _logger.isEnabledFor(logging.INFO):  # looking up the version takes some 40 ms of a start
+        _logger.info("%s", version_line(program))
     try:
         trio.run(run, options, _announcing(program))
     except (StartError, StopError) as error:
