@@ -256,6 +256,9 @@ _Reader = Callable[[_Data, int, str | None, bool, Limits], Found]
 _Head = tuple[bytes, _Reader, str | None, bool, tuple[tuple[str, Any], ...]]
 """The bytes from the end of `req` up to what the reader reads, the reader, the qid, whether the document is a request,
 and the attributes of `op`."""
+_HEADS = 8
+"""Heads that are remembered of a stream: the operations of most clients are fewer, and each head takes some 500 bytes.
+"""
 _TELLING = len(b'"><op><')
 """Bytes from the end of `req` to the one by which heads are remembered: in most documents the first of the operation's
 name, which tells apart the most frequent ones."""
@@ -557,7 +560,8 @@ class PlainReader:
             return (b"", _READERS[op], qid, request, values), req, resp, matched.end()
         # Without `req`, the last quote before the `>` stands for the one behind `req`.
         start, stop = matched.span(2) if req is not None else (end := data.index(b">", at), end - 1)
-        if (before := bytes(data[at:start])) != self._before:
+        before = bytes(data[at:start])
+        if before != self._before or len(self._heads) == _HEADS:
             self._before, self._has_req = before, req is not None
             self._heads.clear()
         # A copy, and not a part of the buffer, which the head would otherwise keep in memory.

@@ -191,6 +191,8 @@ class RequestBatch:
 
     def pushes(self) -> list[PushMessage]:
         found: list[PushMessage] = []
+        if not self.unanswered:
+            return found
         service, done = self._service, self.done
         event = self.events[done]
         # While the disk is full, `advance` handles each push, which tells whether it was stored.
