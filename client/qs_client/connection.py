@@ -100,12 +100,12 @@ class Connection:
 
         A call asks this first: a request on such a connection would fail, and the caller would not know whether the
         server has carried it out. A restart of the server between two calls is nothing that a program has to handle.
-        Within FRESH of the last bytes it does not look at the socket: calls in quick succession would pay for a look
-        each.
+        Within FRESH of the last bytes it does not look at the socket, as calls in quick succession would pay for a look
+        each: then a request on a connection that has just ended fails.
         """
-        if self._clock() - self._heard_at < FRESH:
-            return False
         session = self.session
+        if session.is_routed and self._clock() - self._heard_at < FRESH:
+            return False
         try:
             while not session.may_get_unasked and self._readable(0):
                 if not self._wire.has_input():

@@ -213,6 +213,11 @@ class Session:
         return "closed the connection in the middle of an answer" if inside else "closed the connection"
 
     @property
+    def is_routed(self) -> bool:
+        """Tells whether all that has come was passed on. False if a farewell of the server may be left."""
+        return self._is_routed
+
+    @property
     def heard(self) -> bool:
         """Tells whether the server has sent anything."""
         return bool(self._beginning)

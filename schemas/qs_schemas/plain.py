@@ -256,9 +256,9 @@ _Reader = Callable[[_Data, int, str | None, bool, Limits], Found]
 _Head = tuple[bytes, _Reader, str | None, bool, tuple[tuple[str, Any], ...]]
 """The bytes from the end of `req` up to what the reader reads, the reader, the qid, whether the document is a request,
 and the attributes of `op`."""
-_HEADS = 8
-"""Heads that are remembered of a stream: the operations of most clients are fewer, and each head takes some 500 bytes.
-"""
+_HEADS, _LONGEST_HEAD = 8, 1024
+"""Heads that are remembered of a stream, and the most bytes of each: most clients have fewer operations, and heads of
+100 to 200 bytes."""
 _TELLING = len(b'"><op><')
 """Bytes from the end of `req` to the one by which heads are remembered: in most documents the first of the operation's
 name, which tells apart the most frequent ones."""
@@ -489,7 +489,8 @@ class PlainReader:
     """Reads plain documents within limits.
 
     1. A message that `read` returns is the one that the framer and the parser would make of the same bytes.
-    2. A declined document leaves the reader unchanged: the caller goes on with the framer.
+    2. A declined document changes no later result: the caller goes on with the framer.
+    3. It keeps some KiB of a stream at most, whatever comes.
 
     Assumes nothing about the bytes, and must never look at a byte more than a few times.
     """
@@ -556,7 +557,8 @@ class PlainReader:
         values = _attributes(op, attributes) if attributes else ()
         if op == b"stage-messages" and len(values) < _STAGE_NUMBERS:
             raise _NotPlainError  # the parser reports which number is missing
-        if not request or resp is not None:
+        # A long head has white space in it, which must not stay in memory while the client is idle.
+        if not request or resp is not None or matched.end() - at > _LONGEST_HEAD:
             return (b"", _READERS[op], qid, request, values), req, resp, matched.end()
         # Without `req`, the last quote before the `>` stands for the one behind `req`.
         start, stop = matched.span(2) if req is not None else (end := data.index(b">", at), end - 1)

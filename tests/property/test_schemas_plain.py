@@ -412,3 +412,12 @@ def test_the_namespace_is_taken_literally(dot: bytes) -> None:
     assert PlainReader(Limits()).read(data) is not None
     for at in [found.start() for found in re.finditer(rb"\.", data)]:
         assert PlainReader(Limits()).read(data[:at] + dot + data[at + 1 :]) is None
+
+
+def test_long_heads_are_not_remembered() -> None:
+    """White space in the heads of a client's documents does not stay in memory."""
+    reader = PlainReader(Limits())
+    for op in ("push-message", "ping", "get-message"):
+        body = f"<op{' ' * 200}><{op}/></op><qid>q</qid>"
+        reader.read(b" " * 100_000 + b'<qs %b req="1">' % NS + b"\n" * 100_000 + body.encode() + b"</qs>")
+    assert sum(len(head[0]) for head in reader._heads.values()) + len(reader._before) < 1024

@@ -213,7 +213,9 @@ class RequestBatch:
         return found
 
     def pushed(self, requests: Sequence[PushMessage], mids: Iterable[int]) -> None:
-        self.answers += write_pushed(requests, mids, new_resp, early=self._peer.early)
+        documents = write_pushed(requests, mids, new_resp, early=self._peer.early)
+        self.answers += documents
+        self._answer_bytes += sum(map(len, documents))
         self.done += len(requests)
         self.unanswered -= len(requests)
 
