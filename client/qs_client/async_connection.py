@@ -422,7 +422,7 @@ class AsyncConnection:
             # All of it, also what other tasks wait for: nobody else reads.
             while self.session.route():
                 self._documents += 1
-                if self.session.drained:
+                if self.session.is_routed:
                     break
         except Unexpected as error:
             self._fail(self._place.protocol_error(error))

@@ -320,8 +320,8 @@ class QueueClient(Settings):
             other.close()
 
     def _opened(self, fresh: bool = False) -> Connection:
-        """Returns the connection, opened if needed. fresh: replace a connection that the server has ended since the
-        last call."""
+        """Returns the connection, opened if needed. fresh: replace a connection that is known to have ended: see
+        `Connection.is_stale`."""
         with self._opening:
             connection = self._connection
             if connection is not None and fresh and connection.is_stale():

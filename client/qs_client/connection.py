@@ -158,8 +158,7 @@ class Connection:
         """Sends the session's pending bytes, and returns the answer. seconds: None for no limit. After an exception the
         connection is out of step and must be closed."""
         try:
-            deadline = math.inf if seconds is None else self._clock() + seconds
-            return self.read(self.session.answer_to, pending, deadline=deadline)
+            return self.read(self.session.answer_to, pending, deadline=self.deadline(seconds))
         except TimeoutError:  # the deadline, or a limit of the system
             raise self._place.no_answer(seconds) from None
 

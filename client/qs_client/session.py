@@ -98,7 +98,8 @@ class Session:
         self._skim: Skim | None = None
         self._peer = Peer(limits, keep_too_large=True)
         self._beginning = b""  # the first bytes that have come
-        self._is_routed = True  # `route` has taken all that has come
+        self.is_routed = True
+        """True if `route` has taken all that has come. If False, a farewell of the server may be left."""
         self._numbers = itertools.count(1)
         self._has_posted = False
         self._program = program
@@ -199,7 +200,7 @@ class Session:
         """Takes bytes in pieces of any size. `route` interprets them."""
         if len(self._beginning) < _BEGINNING:
             self._beginning += data[: _BEGINNING - len(self._beginning)]
-        self._is_routed = False
+        self.is_routed = False
         if self._skim is not None:
             self._skim.feed(data)
         else:
@@ -213,19 +214,9 @@ class Session:
         return "closed the connection in the middle of an answer" if inside else "closed the connection"
 
     @property
-    def is_routed(self) -> bool:
-        """Tells whether all that has come was passed on. False if a farewell of the server may be left."""
-        return self._is_routed
-
-    @property
     def heard(self) -> bool:
         """Tells whether the server has sent anything."""
         return bool(self._beginning)
-
-    @property
-    def drained(self) -> bool:
-        """Tells whether the last call of `route` took the last message that had come. False says nothing."""
-        return self._peer.drained
 
     def route(self) -> bool:
         """Passes the next message on to its request. Returns False when more bytes are needed.
@@ -236,9 +227,9 @@ class Session:
             return self._skimmed(self._skim)
         message = self._peer.next_event()
         if message is None:
-            self._is_routed = True
+            self.is_routed = True
             return False
-        self._is_routed = self._peer.drained
+        self.is_routed = self._peer.drained
         if isinstance(message, Fault):
             return self._take_fault(message)
         if message.req is None:
@@ -300,7 +291,7 @@ class Session:
     def answer_to(self, pending: Pending) -> Message | None:
         """Returns the answer to a request, or None until more bytes come. Routes no more than needed: an error of what
         comes after the answer is for the next call."""
-        while pending.answer is None and not self._is_routed and self.route():
+        while pending.answer is None and not self.is_routed and self.route():
             pass
         return pending.answer
 
@@ -339,9 +330,7 @@ class Session:
             refused.over = True
         if isinstance(request, Unsubscribe):  # only now: deliveries that crossed the request have been released
             self._subscriptions.pop(request.subscription, None)
-        pending.answer = message  # as `settle` does, without the call
-        if pending.wake is not None:
-            pending.wake()
+        pending.settle(message)
 
     def _take_name(self, answer: Message) -> None:
         """Takes the answer to the greeting. A server of an earlier version does not name itself, and a bus of one

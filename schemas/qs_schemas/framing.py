@@ -18,15 +18,13 @@ from typing import NamedTuple, TypeVar
 
 from .errors import BAD_REQUEST, MALFORMED, TOO_LARGE, ProtocolError
 from .limits import REQ, Limits
-from .text import is_plain
+from .text import BLANK, SPACES, is_plain
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = rb"[ \t\r\n]"
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")
-_SPACES = re.compile(_SPACE + rb"*+")
 EMPTY_LINE = b"\r\n\r\n"
 _UNFINISHED = len(EMPTY_LINE) - 1
-_BLANK = 0x20
 # Every repetition here is possessive, so that no input makes a pattern look twice at the same bytes. Repetitions of
 # groups are written as atomic groups: Python 3.11.2, Debian's, forgets where a possessive repetition began when its
 # last round fails.
@@ -232,7 +230,7 @@ class Framer:
         if self._failed is not None:
             return
         if self._start >= len(self.buffer):
-            if data and data[0] <= _BLANK:
+            if data and data[0] <= BLANK:
                 self._look_behind(data)
             # Nothing is left: the bytes of the socket are the buffer, without a copy. Most documents come in one piece.
             self.buffer = data if type(data) is bytes else bytes(data)
@@ -253,7 +251,7 @@ class Framer:
     def _look_behind(self, data: bytes | bytearray | memoryview) -> None:
         """Looks for an empty line in white space that comes after all earlier bytes have been read."""
         self._forget()
-        spaces = _SPACES.match(data)
+        spaces = SPACES.match(data)
         if self._behind and spaces is not None:
             self._behind += spaces[0]
             self.early = self.early or EMPTY_LINE in self._behind
@@ -310,7 +308,7 @@ class Framer:
             event, end = found
             if end - start > self._most:  # with white space around it: `next_document` counts the bytes exactly
                 break
-            if buffer[end - _UNFINISHED] <= _BLANK and not self.early:
+            if buffer[end - _UNFINISHED] <= BLANK and not self.early:
                 self._look_at_end(end)
             take(event)
             count += 1
@@ -350,7 +348,7 @@ class Framer:
                 if len(document) <= self._few or self._has_few(document):
                     self._look_at_root(document, 0)
                     end = self._start = whole.end()
-                    if self.buffer[end - _UNFINISHED] <= _BLANK and not self.early:
+                    if self.buffer[end - _UNFINISHED] <= BLANK and not self.early:
                         self._look_at_end(end)
                     return document
         try:
@@ -438,7 +436,7 @@ class Framer:
         if too_large:
             raise self._too_large()
         document = bytes(self.buffer[: self._at])
-        spaces = _SPACES.match(self.buffer, self._at)
+        spaces = SPACES.match(self.buffer, self._at)
         self._start = self._at if spaces is None else spaces.end()
         if not self.early:
             self._look_at_end(self._start)

@@ -129,7 +129,8 @@ class Peer:
     def next_event(self) -> Message | Fault | None:
         """Returns the next message or fault, or None until more bytes have come."""
         events: deque[Message | Fault] = deque()
-        self.drained = not self.read_into(events, 1) and not self._framer.buffer
+        self.read_into(events, 1)
+        self.drained = bool(events) and not self._framer.buffer
         return events.popleft() if events else None
 
     def read_into(self, events: deque[Message | Fault], most: int, data: bytes = b"") -> bool:

@@ -37,7 +37,7 @@ from .messages import (
     ReleaseMessage,
     StageMessages,
 )
-from .text import SEPARATOR, from_base64, is_xml_text, map_payloads
+from .text import BLANK, SEPARATOR, SPACES, from_base64, is_xml_text, map_payloads
 from .wire import DRAFT, NAMESPACE, OP, Kind, attribute
 
 Found = tuple[Message, int]
@@ -51,9 +51,7 @@ _REMEMBERED = 1024
 
 # -- patterns: repetitions are possessive, and of one byte's complement where there is much to skip: that is quickest --
 
-_SPACES = re.compile(rb"[ \t\r\n]*+")
-_BLANK = 0x20
-_END = rb"</qs>" + _SPACES.pattern
+_END = rb"</qs>" + SPACES.pattern
 _NUMBER = rb"([0-9]{1,18}+)"
 _PAYLOAD = rb'<payload( encoding="base64")?+>([^<]*+)</payload>'
 _HEAD = re.compile(
@@ -222,8 +220,9 @@ _KNOWN = {
     b"ping": _known(OP, "name"),
     _DRAFT_ENTRY: _known(DRAFT, "delay", "key"),
 }
-_STAGE_NUMBERS = len(_KNOWN[b"stage-messages"])
 """Operation -> attributes of `op`; and the attributes of a message that is pushed."""
+_STAGE_NUMBERS = len(_KNOWN[b"stage-messages"])
+"""The attributes of a request to stage, which has all of them."""
 
 
 @lru_cache(_REMEMBERED)
@@ -253,9 +252,8 @@ def _whole(written: bytes | None) -> int | None:
 _Data = bytes | bytearray
 _Reader = Callable[[_Data, int, str | None, bool, Limits], Found]
 """Takes the data, the offset from which to read, the qid or None, whether the document is a request, and the bounds."""
-_Head = tuple[bytes, _Reader, str | None, bool, tuple[tuple[str, Any], ...]]
-"""The bytes from the end of `req` up to what the reader reads, the reader, the qid, whether the document is a request,
-and the attributes of `op`."""
+_Head = tuple[_Reader, str | None, bool, tuple[tuple[str, Any], ...]]
+"""The reader of what stands behind the head, the qid, whether the document is a request, and the attributes of `op`."""
 _HEADS, _LONGEST_HEAD = 8, 1024
 """Heads that are remembered of a stream, and the most bytes of each: most clients have fewer operations, and heads of
 100 to 200 bytes."""
@@ -287,15 +285,15 @@ def _push(  # noqa: C901 - its steps, without a call each
         # The end is looked for, and not matched: that takes a tenth of a pattern's time.
         start = at + len(_OPEN)
         stop = data.find(b"<", start)
-        if not data.startswith(_CLOSE, stop) or stop < start:
+        if not data.startswith(_CLOSE, stop):
             raise _NotPlainError
         end = stop + len(_CLOSE)
-        if data.startswith(_LINE_END, end):
+        if data.startswith(_LINE_END, end):  # which nearly always is all
             end += len(_LINE_END)
         elif data.startswith(b"\n", end):
             end += 1
-        if end < len(data) and data[end] <= _BLANK:
-            end = _match(_SPACES, data, end).end()
+        if end < len(data) and data[end] <= BLANK:
+            end = _match(SPACES, data, end).end()
         payload = data[start:stop] if type(data) is bytes else bytes(data[start:stop])
         # `_text` would do, with the two calls that this saves for ASCII text without references.
         if not payload.isascii() or payload.translate(_TEXT) != payload:
@@ -500,7 +498,8 @@ class PlainReader:
         # A client's next request differs from an earlier one in its `req` and its body alone, so its head is known.
         self._before = b""  # the bytes of the last head up to the value of `req`, or else to the first `>`
         self._has_req = False  # the last head has a `req`
-        self._heads: dict[int, _Head] = {}  # the last heads that begin so, by the byte at `_TELLING`
+        # The last heads that begin so, each behind its bytes from the end of `req` on; by the byte at `_TELLING`.
+        self._heads: dict[int, tuple[bytes, _Head]] = {}
         self._limits = limits
         self._serving = serving
         self._fits = (
@@ -519,11 +518,11 @@ class PlainReader:
                 known = self._heads.get(data[stop + _TELLING])
         try:
             if known is not None and data.startswith(known[0], stop):
-                behind, reader, qid, request, values = known
+                behind, (reader, qid, request, values) = known
                 req: bytes | bytearray | None = data[start:stop] if self._has_req else None
                 body = stop + len(behind)
             else:
-                (_, reader, qid, request, values), req, resp, body = self._read_head(data, at)
+                (reader, qid, request, values), req, resp, body = self._read_head(data, at)
             found = reader(data, body, qid, request, self._limits)
             message, end = found
             if end - at > self._limits.document:
@@ -557,16 +556,15 @@ class PlainReader:
         values = _attributes(op, attributes) if attributes else ()
         if op == b"stage-messages" and len(values) < _STAGE_NUMBERS:
             raise _NotPlainError  # the parser reports which number is missing
+        head, end = (_READERS[op], qid, request, values), matched.end()
         # A long head has white space in it, which must not stay in memory while the client is idle.
-        if not request or resp is not None or matched.end() - at > _LONGEST_HEAD:
-            return (b"", _READERS[op], qid, request, values), req, resp, matched.end()
-        # Without `req`, the last quote before the `>` stands for the one behind `req`.
-        start, stop = matched.span(2) if req is not None else (end := data.index(b">", at), end - 1)
-        before = bytes(data[at:start])
-        if before != self._before or len(self._heads) == _HEADS:
-            self._before, self._has_req = before, req is not None
-            self._heads.clear()
-        # A copy, and not a part of the buffer, which the head would otherwise keep in memory.
-        head = bytes(data[stop : matched.end()]), _READERS[op], qid, request, values
-        self._heads[data[stop + _TELLING]] = head
-        return head, req, None, matched.end()
+        if request and resp is None and end - at <= _LONGEST_HEAD:
+            # Without `req`, the last quote before the `>` stands for the one behind `req`.
+            start, stop = matched.span(2) if req is not None else (mark := data.index(b">", at), mark - 1)
+            before = bytes(data[at:start])
+            if before != self._before or len(self._heads) == _HEADS:
+                self._before, self._has_req = before, req is not None
+                self._heads.clear()
+            # A copy, and not a part of the buffer, which the head would otherwise keep in memory.
+            self._heads[data[stop + _TELLING]] = bytes(data[stop:end]), head
+        return head, req, resp, end

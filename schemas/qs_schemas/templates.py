@@ -285,10 +285,7 @@ def write_pushed(
     documents: list[bytes] = []
     head, behind = _HEADS["response"], f'"><op><push-message/></op>{_qid(requests[0]._qid)}<mid>'
     for request, mid in zip(requests, mids, strict=False):
-        req, ids = request._req, ""
-        if req is not None:
-            is_plain = req.isascii() and req.replace("-", "0").isalnum()  # as nearly all are
-            ids = f' req="{req if is_plain else escape(req)}"'
+        ids = "" if request._req is None else _id("req", request._req)
         documents.append(f'{head}{ids} resp="{new_resp()}{behind}{mid}</mid></qs>\r\n'.encode())
     return documents
 

@@ -10,6 +10,10 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 
+SPACES = re.compile(rb"[ \t\r\n]*+")
+"""Matches the white space of XML, as much as there is."""
+BLANK = 0x20
+"""The greatest byte that may be white space."""
 SEPARATOR = 0
 """The byte that joins payloads. A payload that has it is not text of XML."""
 _SEPARATOR = bytes((SEPARATOR,))

@@ -3,15 +3,16 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
-from measuring import Figure, Run, ratio
+from measuring import Figure, Run, in_turn, ratio
 from processes import beanstalkd, queue_server, redis_server
 
 from qs_client import QueueClient
 
 _QUEUE = "jobs"
 _TARGETS = {"greenstalk": 1.3, "redis-py": 0.7}
-"""What a push of QueueClient may cost, as a multiple of a push of that client."""
+"""The most that a push of QueueClient may cost, as a multiple of a push of that client."""
 
 
 def client_costs(run: Run) -> list[Figure]:
@@ -37,14 +38,7 @@ def client_costs(run: Run) -> list[Figure]:
             "greenstalk": lambda: tube.put(payload),
             "redis-py": lambda: stream.xadd(_QUEUE, {"payload": payload}),
         }
-        costs: dict[str, list[float]] = {name: [] for name in push}
-        for number in range(rounds + 1):
-            for name, once in push.items():
-                began = time.process_time()
-                for _ in range(pushes):
-                    once()
-                if number:  # the first round warms up
-                    costs[name].append((time.process_time() - began) / pushes * 1_000_000)
+        costs = in_turn({name: partial(_microseconds, once, pushes) for name, once in push.items()}, rounds)
     return [
         ratio(
             f"client's processor time for a push of 1 KiB, QueueClient / {name}",
@@ -56,3 +50,11 @@ def client_costs(run: Run) -> list[Figure]:
         )
         for name, target in _TARGETS.items()
     ]
+
+
+def _microseconds(once: Callable[[], object], pushes: int) -> float:
+    """Returns the processor time of this process for each push."""
+    began = time.process_time()
+    for _ in range(pushes):
+        once()
+    return (time.process_time() - began) / pushes * 1_000_000

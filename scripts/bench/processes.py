@@ -190,7 +190,7 @@ class Assistant:
 def queue_server(root: Path, *flags: str, checkout: Path = PROJECT) -> Process:
     """Starts the queue server. checkout: another one is run by this interpreter too, with the installed libraries."""
     program = str(checkout / "scripts" / "queue-server.py")
-    # What the path names is found before what is installed.
+    # Python finds what PYTHONPATH names before what is installed.
     packages = sorted(str(found.parent.parent) for found in checkout.glob("*/qs_*/__init__.py"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(packages)} if checkout != PROJECT else None
     command = [sys.executable, program, "--root", str(root), "--port", "0", *flags]

@@ -94,7 +94,8 @@ class RequestCounts:
         # In lines, and not with `Histogram.observe`: this runs for each request.
         bucket = bisect_left(BOUNDS, seconds)
         durations = self._durations
-        for kind, count in ((type(requests[0]), 1),) if len(requests) == 1 else Counter(map(type, requests)).items():
+        kinds = {type(requests[0]): 1} if len(requests) == 1 else Counter(map(type, requests))  # mostly there is one
+        for kind, count in kinds.items():
             histogram = durations.get(kind)
             if histogram is None:
                 histogram = durations[kind] = Histogram()

@@ -17,7 +17,7 @@ A batch has one of three forms, in `_batch`:
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -416,16 +416,14 @@ def _push_run(storage: Engine, qid: str, found: list[tuple[Work, list[PushMessag
     payloads: list[bytes] = []
     size = taken = 0
     try:
-        push = getattr(storage.queue(qid), "push_payloads", None)  # queues of other packages need not have it
+        push = storage.queue(qid).push_payloads
         if push is None:
             return
         for _, pushes in found:
             if size > _MERGED:
                 break
             for request in pushes:
-                payload = request.payload
-                if type(payload) is not bytes:
-                    payload = payload.encode() if isinstance(payload, str) else bytes(payload or b"")
+                payload = cast(bytes, request.payload)  # see `Work.pushes`
                 payloads.append(payload)
                 size += len(payload)
             taken += 1

@@ -146,7 +146,8 @@ class Work(Protocol):
         """The address of the client, empty for the server itself."""
 
     def pushes(self) -> list[PushMessage]:
-        """Returns the next requests, as far as they are pushes of one message each to the same queue."""
+        """Returns the next requests, as far as they are pushes to the same queue, each of one message with a payload of
+        bytes, without delay and key."""
 
     def pushed(self, requests: Sequence[PushMessage], mids: Iterable[int]) -> None:
         """Answers the requests that `pushes` returned. mids: the ids of their messages."""

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import cast
 
 from qs_schemas import (
     CopyMessage,
@@ -66,14 +66,6 @@ def stored_bytes(event: Message | Fault) -> int:
         single = event.payload if isinstance(event, PushMessage) else None
         return len(single or b"") + sum(len(draft.payload or b"") for draft in event.messages)
     return 0
-
-
-_WEIGHTS: dict[type, Callable[[Any], int]] = {
-    StageMessages: lambda request: len(request.messages) or 1,
-    CopyMessage: lambda request: len(request.mids or [0]) * len(request.queues),
-}
-"""Return how many messages a request is about, for requests that are not as frequent as a push or a delete. All others
-are about one."""
 
 
 class RequestBatch:
@@ -139,14 +131,13 @@ class RequestBatch:
         events, messages, self.may_push = self.events, 0, False
         while waiting and len(events) < _REQUESTS:
             event = waiting[0]
-            if type(event) is PushMessage:
-                self.may_push = True
+            if isinstance(event, PushMessage | StageMessages):
+                self.may_push = self.may_push or isinstance(event, PushMessage)
                 messages += len(event.messages) or 1
-            elif type(event) is DeleteMessage:
+            elif isinstance(event, DeleteMessage):
                 messages += len(event.mids) or 1
             else:
-                weigh = _WEIGHTS.get(type(event))
-                messages += 1 if weigh is None else weigh(event)
+                messages += len(event.mids or [0]) * len(event.queues) if isinstance(event, CopyMessage) else 1
             if messages > _MESSAGES and events:  # the first is taken whatever its size
                 break
             events.append(waiting.popleft())
@@ -157,11 +148,9 @@ class RequestBatch:
         answers = self.answers
         documents = answers[0] if len(answers) == 1 else b"".join(answers)
         answers.clear()
+        self.refusals.clear()
+        self._first_mids.clear()
         self._answer_bytes = 0
-        if self.refusals:
-            self.refusals.clear()
-        if self._first_mids:
-            self._first_mids.clear()
         return documents
 
     @property
@@ -191,25 +180,20 @@ class RequestBatch:
 
     def pushes(self) -> list[PushMessage]:
         found: list[PushMessage] = []
-        if not self.unanswered:
-            return found
-        service, done = self._service, self.done
-        event = self.events[done]
+        service = self._service
+        caller = service.caller
         # While the disk is full, `advance` handles each push, which tells whether it was stored.
-        if type(event) is not PushMessage or self.pause or self._running or service.room.full:
-            return found
-        if self._answer_bytes > self._outbox:
-            return found
-        qid, caller = event._qid, service.caller  # read like `qid`, without the cost of a property
-        # One check is enough, as all are to the same queue. `advance` makes the refusal.
-        if caller is not None and not caller.may(Right.WRITE, qid or ""):
-            return found
-        for event in islice(self.events, done, None) if done else self.events:
-            if type(event) is not PushMessage or event.payload is None or event.messages or event._qid != qid:
-                break
-            if event.delay is not None or event._key is not None:
-                break
-            found.append(event)
+        if not (self.pause or self._running or self._answer_bytes > self._outbox or service.room.full):
+            for event in islice(self.events, self.done, None):
+                if type(event) is not PushMessage or type(event.payload) is not bytes or event.messages:
+                    break
+                # `_key` and `_qid` without the cost of their properties: this runs for each push.
+                if event.delay is not None or event._key is not None or (found and event._qid != found[0]._qid):
+                    break
+                # One check is enough, as all are to the same queue. `advance` makes the refusal.
+                if not found and caller is not None and not caller.may(Right.WRITE, event.qid or ""):
+                    break
+                found.append(event)
         return found
 
     def pushed(self, requests: Sequence[PushMessage], mids: Iterable[int]) -> None:

@@ -145,18 +145,16 @@ class Session:
                 if len(answers) < len(answered):  # some have no answer yet, or were answered before
                     answered = answered[requests.done - len(answers) : requests.done]
                 self._counts.count(answered, perf_counter() - self._since)
-                for at, code in requests.refusals.items() if requests.refusals else ():
+                for at, code in requests.refusals.items():
                     self._counts.refused(operation_of(answered[at]), code)
                 taken = self._outbox.put(requests.take())
             subscriber = self._service.subscriber
             if subscriber is not None and subscriber.new:  # before any later request, and behind the answer
                 self._committer.post(Job(self._service.start_subscriptions))
-            if not taken:
-                self._connection.await_socket()
-            elif requests.unanswered or requests.pause is not None:
+            if taken:
                 self._after_answers(requests)
             else:
-                self._end(requests)
+                self._connection.await_socket()
         except Exception as error:  # the error concerns this connection alone, not the rest of the batch
             self._connection.fail(error)
 
@@ -169,13 +167,9 @@ class Session:
         elif requests.unanswered:
             self._schedule(requests)
         else:
-            self._end(requests)
-
-    def _end(self, requests: RequestBatch) -> None:
-        """Ends the requests, whose answers the socket has taken."""
-        self._requests = None
-        requests.events.clear()  # a client that has nothing to ask takes no memory for them
-        self._connection.answered(closes=requests.closes)
+            self._requests = None
+            requests.events.clear()  # a client that has nothing to ask takes no memory for them
+            self._connection.answered(closes=requests.closes)
 
     def _schedule(self, requests: RequestBatch) -> None:
         """Schedules requests for the next batch. Wakes the committer's task, because a timer or the end of a call may

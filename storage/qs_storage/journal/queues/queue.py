@@ -93,9 +93,7 @@ class LogQueue(QueueState):
         payloads: list[bytes] = []
         for draft in drafts:
             if draft.delay or draft.key is not None:
-                if self.options.capacity is not None:
-                    require_room(self.qid, self.options.capacity, self.__len__, len(drafts))
-                return self._push_each(drafts, self.clock())
+                return self._push_each(drafts)
             payloads.append(draft.payload)
         return list(self.push_payloads(payloads)) if payloads else []
 
@@ -120,10 +118,9 @@ class LogQueue(QueueState):
         sizes = list(map(len, payloads))
         size = sum(sizes)
         whole = size + len(sizes) * PUSH_SIZE
-        # As arrays once: the index and the table of places keep such.
-        mids = array("Q", mids)
         if whole > transaction.left_to_pushes:
             raise transaction.refusal(whole, push=True)
+        mids = array("Q", mids)  # for the index and the table of places, which keep arrays
         # Packed lazily, in C: a push of a thousand messages costs no loop in Python.
         bodies = map(_push, repeat(2), repeat(self.number), mids, repeat(0), repeat(NO_KEY), repeat(now))
         places = transaction.append_all(bodies, payloads, sizes, PUSH_SIZE)
@@ -131,8 +128,10 @@ class LogQueue(QueueState):
         store.cache.put(places, payloads, size)
         self.appear(mids, places, sizes)
 
-    def _push_each(self, drafts: Sequence[Draft], now: int) -> list[int]:
+    def _push_each(self, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages of which some have a delay or a key."""
+        require_room(self.qid, self.options.capacity, self.__len__, len(drafts))
+        now = self.clock()
         mids: list[int] = []
         fresh: list[tuple[int, Draft, bytes | None]] = []
         asked: dict[bytes, int] = {}
