@@ -22,6 +22,7 @@ from .asking import Call, Exchange, copy_signature, drive_async
 from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
 from .async_opening import Opening
+from .async_pipeline import AsyncPipeline
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received, Subscribing
 from .errors import ServerError, ServerUnavailable
@@ -213,6 +214,12 @@ class AsyncQueueClient(Settings):
     list_claims = _method(claim_calls.list_claims)
     stage_messages = _method(claim_calls.stage_messages)
     publish_staged = _method(claim_calls.publish_staged)
+
+    def pipeline(self) -> AsyncPipeline:
+        """`async with client.pipeline() as batch:` writes requests together, without waiting for each answer: `await
+        batch.push(…)` and the other methods return an AsyncResult. A pipeline belongs to one task. See
+        `QueueClient.pipeline`."""
+        return AsyncPipeline(self._opened, lambda: self.timeout)
 
     @contextlib.asynccontextmanager
     async def handling(self, message: Received) -> AsyncIterator[Received]:

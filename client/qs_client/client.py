@@ -25,6 +25,7 @@ from .deliveries import Begun, Deliveries
 from .errors import CLOSING, Ended, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
 from .handling import Extender, Handling
 from .lifetimes import call_after_fork
+from .pipeline import Pipeline
 from .place import Place, endpoint
 from .security import Tls, Token
 from .settings import Settings
@@ -261,6 +262,23 @@ class QueueClient(Settings):
             self._extender = settings, extender
         return self._extender[1]
 
+    def pipeline(self) -> Pipeline:
+        """`with client.pipeline() as batch:` writes requests together, without waiting for each answer: `batch.push`
+        and the other methods of `Pipeline` return a Result at once, whose `result()` is what the client's method
+        returns or raises. When the block ends, all have been answered; then it raises the first error whose result
+        nobody has asked for. At most 256 requests and 1 MiB are open: a further call waits for the oldest.
+
+        A pipeline belongs to one thread. If the connection is lost, the open calls raise ServerUnavailable, and only
+        pushes with a key are repeated.
+        """
+        return Pipeline(
+            write=self._write,
+            answer=self._answer_in_turn,
+            send=self._send_written,
+            drop=self._drop,
+            timeout=lambda: self._timeout,
+        )
+
     # -- requests and answers -----------------------------------------------------------------------------------------
 
     def _iterate(self, pages: Pages[T]) -> Iterator[T]:
@@ -281,11 +299,13 @@ class QueueClient(Settings):
             connection = self._opened(fresh=True)
             return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self._timeout))
 
-    def _answer(self, connection: Connection, pending: Pending, seconds: float | None) -> Message:
+    def _answer(
+        self, connection: Connection, pending: Pending, seconds: float | None, since: float | None = None
+    ) -> Message:
         """Waits for the answer to a request that the session was asked to send. Closes the connection if no answer
-        comes."""
+        comes. since: as in `Connection.answer`."""
         try:
-            answer = connection.answer(pending, seconds)
+            answer = connection.answer(pending, seconds, since)
         except BaseException as error:  # also an interrupt: half a request may have been sent, or half an answer read
             self._leave(connection, pending, interrupted=not isinstance(error, OSError))
             raise
@@ -348,6 +368,33 @@ class QueueClient(Settings):
         if self._connection is connection:
             self._connection = None
         connection.close(broken=True)
+
+    # -- the steps of Pipeline ----------------------------------------------------------------------------------------
+
+    def _write(self, request: Message) -> tuple[Connection, Pending]:
+        """Asks the session to send a request. Returns the connection and the request without its answer."""
+        with self._reading:
+            if self._connection is None:  # as in `_exchange`
+                check_lengths(request)
+            connection = self._opened(fresh=True)
+            return connection, connection.session.ask(request)
+
+    def _answer_in_turn(self, connection: Connection, pending: Pending, seconds: float | None, since: float) -> Message:
+        """Waits for an answer like `_answer`, when no other thread does."""
+        with self._reading:
+            return self._answer(connection, pending, seconds, since)
+
+    def _send_written(self, connection: Connection) -> None:
+        """Sends what the session has to send. An error closes the connection, and the next wait for an answer tells."""
+        try:
+            connection.send(connection.deadline(self._timeout))
+        except TimeoutError:  # a part may have been sent
+            self._drop(connection)
+        except OSError:
+            pass  # reading tells why the server has ended the connection
+        except BaseException:
+            self._drop(connection)
+            raise
 
     # -- the steps of Deliveries --------------------------------------------------------------------------------------
 

@@ -89,9 +89,10 @@ class Connection:
         self._ended = True
         self._close_sockets()
 
-    def deadline(self, seconds: float | None) -> float:
-        """Returns the time that many seconds from now, on this connection's clock; None: never."""
-        return math.inf if seconds is None else self._clock() + seconds
+    def deadline(self, seconds: float | None, since: float | None = None) -> float:
+        """Returns the time that many seconds from `since`, on this connection's clock. since: None for now; seconds:
+        None for never."""
+        return math.inf if seconds is None else (self._clock() if since is None else since) + seconds
 
     # -- the beginning ------------------------------------------------------------------------------------------------
 
@@ -154,11 +155,11 @@ class Connection:
             if data := self.session.data_to_send():
                 self._wire.send(data, deadline)
 
-    def answer(self, pending: Pending, seconds: float | None) -> Message:
-        """Sends the session's pending bytes, and returns the answer. seconds: None for no limit. After an exception the
-        connection is out of step and must be closed."""
+    def answer(self, pending: Pending, seconds: float | None, since: float | None = None) -> Message:
+        """Sends the session's pending bytes, and returns the answer. seconds: None for no limit; since: the time from
+        which they count, None for now. After an exception the connection is out of step and must be closed."""
         try:
-            return self.read(self.session.answer_to, pending, deadline=self.deadline(seconds))
+            return self.read(self.session.answer_to, pending, deadline=self.deadline(seconds, since))
         except TimeoutError:  # the deadline, or a limit of the system
             raise self._place.no_answer(seconds) from None
 

@@ -156,7 +156,7 @@ class Session:
         request.req = f"qs-{next(self._numbers)}"
         data = self._peer.send(request)
         # Before it can go out: another thread that reads may send it at once, and then the answer needs its request.
-        pending = self._pending[request.req] = Pending(request)
+        pending = self._pending[request.req] = Pending(request, len(data))
         self._out.append(data)
         return pending
 

@@ -35,13 +35,15 @@ class Waitable:
 
 
 class Pending(Waitable):
-    """A request without its answer. answer: its own kind of message or an `Error`, None until it has come."""
+    """A request without its answer. answer: its own kind of message or an `Error`, None until it has come; size: bytes
+    of the request."""
 
-    __slots__ = ("answer", "request")
+    __slots__ = ("answer", "request", "size")
 
-    def __init__(self, request: Message) -> None:
+    def __init__(self, request: Message, size: int = 0) -> None:
         self.wake: Callable[[], None] | None = None  # not through the base class: one is made for each request
         self.request = request
+        self.size = size
         self.answer: Message | None = None
 
     @property

@@ -181,6 +181,19 @@ def test_clients_page_programs_about_dead_letters(fenced_blocks: Callable[..., l
     assert printed[1] == "parcels 1 receives\n1\n1 True\n"
 
 
+def test_clients_page_programs_about_pipelines(fenced_blocks: Callable[..., list[object]], tmp_path: Path) -> None:
+    """The sync one and the async one store all their messages."""
+    section = CLIENTS.read_text(encoding="utf-8").partition("## Many requests at once")[2].partition("\n## ")[0]
+    printed = []
+    with serving(tmp_path / "root", *FAST) as server:
+        for block in fenced_blocks(section, "python"):
+            body = block.body.replace("9876", str(server.port))  # type: ignore[attr-defined]
+            done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60, check=False)
+            assert done.stderr == ""
+            printed.append(done.stdout)
+    assert printed == ["3 2\n", "2\n"]
+
+
 ARCHITECTURE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
 CONNECTION_SECTION = ARCHITECTURE.split("## The states of a connection\n")[1].split("\n## ")[0]
 
