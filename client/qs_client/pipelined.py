@@ -173,8 +173,8 @@ class OpenCalls:
         if unseen:
             error = unseen[0].error
             assert error is not None  # noqa: S101 - it has failed
-            if len(unseen) > 1:
+            if more := len(unseen) - 1:
                 error.add_note(
-                    f"{len(unseen) - 1} more calls of the pipeline failed, and nobody asked for their result"
+                    f"later calls of the pipeline that failed too, and whose result nobody asked for: {more}"
                 )
             raise error

@@ -49,7 +49,9 @@ def test_the_first_error_is_raised(server: ServerProcess) -> None:
         batch.push("second", "3")
         with pytest.raises(NotFound, match="first") as caught:
             batch.__exit__(None, None, None)
-        assert caught.value.__notes__ == ["1 more calls of the pipeline failed, and nobody asked for their result"]
+        assert caught.value.__notes__ == [
+            "later calls of the pipeline that failed too, and whose result nobody asked for: 1"
+        ]
         assert client.stats("q")[0].ready == 1
 
 
