@@ -257,9 +257,11 @@ _Head = tuple[_Reader, str | None, bool, tuple[tuple[str, Any], ...]]
 _HEADS, _LONGEST_HEAD = 8, 1024
 """Heads that are remembered of a stream, and the most bytes of each: most clients have fewer operations, and heads of
 100 to 200 bytes."""
+_RESP = b'" resp="'
+"""The bytes between the values of `req` and `resp`."""
 _TELLING = len(b'"><op><')
-"""Bytes from the end of `req` to the one by which heads are remembered: in most documents the first of the operation's
-name, which tells apart the most frequent ones."""
+"""Bytes from the end of the last id to the one by which heads are remembered: in most documents the first of the
+operation's name, which tells apart the most frequent ones."""
 
 
 def _match(pattern: re.Pattern[bytes], data: _Data, at: int) -> re.Match[bytes]:
@@ -495,10 +497,10 @@ class PlainReader:
 
     def __init__(self, limits: Limits, serving: bool = False) -> None:
         """serving: see `Peer`."""
-        # A client's next request differs from an earlier one in its `req` and its body alone, so its head is known.
+        # The next document of a stream differs from an earlier one in its ids and its body alone, so its head is known.
         self._before = b""  # the bytes of the last head up to the value of `req`, or else to the first `>`
-        self._has_req = False  # the last head has a `req`
-        # The last heads that begin so, each behind its bytes from the end of `req` on; by the byte at `_TELLING`.
+        self._has_req = self._has_resp = False  # whether the last head has these
+        # The last heads that begin so, each behind its bytes from the end of its last id on; by the byte at `_TELLING`.
         self._heads: dict[int, tuple[bytes, _Head]] = {}
         self._limits = limits
         self._serving = serving
@@ -506,20 +508,28 @@ class PlainReader:
             limits.depth >= _DEPTH and limits.attributes >= _ATTRIBUTES and limits.elements >= _ELEMENTS
         )  # otherwise nothing is plain
 
-    def read(self, data: bytes | bytearray, at: int = 0) -> Found | None:  # noqa: C901 - its steps, without a call each
+    def read(  # noqa: C901, PLR0912 - its steps, without a call each
+        self, data: bytes | bytearray, at: int = 0
+    ) -> Found | None:
         """Reads the plain document that begins at an offset, with or without white space before it. Returns None if the
         document is not plain or not complete. Does not look at what stands behind the document."""
         known = resp = None
         before = self._before
         if before and data.startswith(before, at):
             start = at + len(before)
-            stop = data.find(b'"', start, start + REQ + 1) if self._has_req else start - 1
+            stop = behind_req = data.find(b'"', start, start + REQ + 1) if self._has_req else start - 1
+            begun = 0  # where the value of `resp` begins, if there is one
+            if self._has_resp and stop > 0 and data.startswith(_RESP, stop):
+                begun = stop + len(_RESP)
+                stop = data.find(b'"', begun, begun + REQ + 1)
             if 0 < stop < len(data) - _TELLING:
                 known = self._heads.get(data[stop + _TELLING])
         try:
             if known is not None and data.startswith(known[0], stop):
                 behind, (reader, qid, request, values) = known
-                req: bytes | bytearray | None = data[start:stop] if self._has_req else None
+                req: bytes | bytearray | None = data[start:behind_req] if self._has_req else None
+                if begun:
+                    resp = data[begun:stop]
                 body = stop + len(behind)
             else:
                 (reader, qid, request, values), req, resp, body = self._read_head(data, at)
@@ -532,19 +542,20 @@ class PlainReader:
             if not request:
                 message._type = "response"  # type: ignore[misc]
             if req is not None:
-                # `_value` without its call, as nearly every request has one.
+                # `_value` without its call, as nearly every document has one.
                 if req.translate(_NAME) != req:
                     raise _NotPlainError
                 message._req = req.decode()  # type: ignore[misc]
             if resp is not None:
-                message._resp = _value(resp)  # type: ignore[misc]
+                if resp.translate(_NAME) != resp:
+                    raise _NotPlainError
+                message._resp = resp.decode()  # type: ignore[misc]
         except _NotPlainError:
             return None
         return found
 
     def _read_head(self, data: _Data, at: int) -> tuple["_Head", bytes | None, bytes | None, int]:
-        """Reads a head, and remembers that of a request without `resp`. Returns it with its `req` and `resp`, and the
-        offset behind it."""
+        """Reads a head, and remembers it. Returns it with its `req` and `resp`, and the offset behind it."""
         matched = _HEAD.match(data, at)
         if matched is None or not self._fits:
             raise _NotPlainError
@@ -557,14 +568,17 @@ class PlainReader:
         if op == b"stage-messages" and len(values) < _STAGE_NUMBERS:
             raise _NotPlainError  # the parser reports which number is missing
         head, end = (_READERS[op], qid, request, values), matched.end()
-        # A long head has white space in it, which must not stay in memory while the client is idle.
-        if request and resp is None and end - at <= _LONGEST_HEAD:
+        # A long head has white space in it, which must not stay in memory while the client is idle. A `resp` is known
+        # only behind a `req`: that is how answers to requests look.
+        if end - at <= _LONGEST_HEAD and (resp is None or req is not None):
             # Without `req`, the last quote before the `>` stands for the one behind `req`.
             start, stop = matched.span(2) if req is not None else (mark := data.index(b">", at), mark - 1)
             before = bytes(data[at:start])
-            if before != self._before or len(self._heads) == _HEADS:
-                self._before, self._has_req = before, req is not None
+            if before != self._before or (resp is not None) != self._has_resp or len(self._heads) == _HEADS:
+                self._before, self._has_req, self._has_resp = before, req is not None, resp is not None
                 self._heads.clear()
+            if resp is not None:
+                stop = matched.end(3)
             # A copy, and not a part of the buffer, which the head would otherwise keep in memory.
             self._heads[data[stop + _TELLING]] = bytes(data[stop:end]), head
         return head, req, resp, end

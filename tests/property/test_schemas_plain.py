@@ -381,12 +381,15 @@ def test_as_the_readme_writes_them(document: bytes) -> None:
 @pytest.mark.parametrize("tail", [b"", b"\n", b"\r\n", b" \t\r\n\r\n"])
 @pytest.mark.parametrize("payload", [b"", b"x", b"a\nb", b"a &amp; b", b"&no;", b"\xff", b"]]>", b"\x00", b"<x/>"])
 def test_a_known_head_changes_nothing(payload: bytes, tail: bytes) -> None:
-    """A request behind one with the same head is read, or declined, as the first one of a stream is."""
+    """A document behind one with the same head is read, or declined, as the first one of a stream is."""
     reader = PlainReader(Limits())
     document = b"<qs %b%%b><op><push-message/></op><qid>q</qid><payload>%%b</payload></qs>%%b" % NS
     reqs = (b"2", b"", b"a>b", b"a&b", b"\xff", b"x" * 128, b"x" * 129, b'2" resp="3')
-    for ids in [*(b' req="%b"' % req for req in reqs), b"", b"", b' type="request"', b' type="request"', b' resp="3"']:
-        first = document % (b"" if b"req=" not in ids else b' req="1"', b"first", b"\r\n")
+    some = [*(b' req="%b"' % req for req in reqs), b"", b"", b' type="request"', b' type="request"', b' resp="3"']
+    some += [b' type="response"%b resp="%b"' % (req, resp) for req in (b' req="1"', b"") for resp in reqs[:-1]]
+    for ids, further in itertools.product(some, (b"", b' resp="0"')):
+        kind = b' type="response"' if b"response" in ids else b""
+        first = document % (b"" if b"req=" not in ids else kind + b' req="1"' + further, b"first", b"\r\n")
         assert reader.read(first) is not None
         data = document % (ids, payload, tail)
         for written in (data, data + data, data[:-1], data[:40], b" " + data):
