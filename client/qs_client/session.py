@@ -56,6 +56,9 @@ _BEGINNING = 16
 """The first bytes of a stream that are kept: they tell what else than the protocol the other side speaks. The longest
 beginning above has 14."""
 
+_TOGETHER = 64
+"""Messages that are read before they are routed: what came together is read together."""
+
 GREETING = "qs-0"
 """The `req` of the first request of a connection."""
 
@@ -98,6 +101,9 @@ class Session:
         self._skim: Skim | None = None
         self._peer = Peer(limits, keep_too_large=True)
         self._beginning = b""  # the first bytes that have come
+        self._events: deque[Message | Fault] = deque()  # what has been read, and is not routed yet
+        self._may_be_more = False  # the peer may have more events in the bytes that it has
+        self._unread = b""  # bytes that came while there were events: an error among these changes how they are read
         self.is_routed = True
         """True if `route` has taken all that has come. If False, a farewell of the server may be left."""
         self._numbers = itertools.count(1)
@@ -203,8 +209,10 @@ class Session:
         self.is_routed = False
         if self._skim is not None:
             self._skim.feed(data)
+        elif self._events:
+            self._unread += data
         else:
-            self._peer.receive_data(data)
+            self._may_be_more = self._peer.read_into(self._events, _TOGETHER, data)
 
     def end_of_data(self) -> str:
         """Notes the end of the stream. Returns how the server ended it, in words."""
@@ -225,11 +233,16 @@ class Session:
         """
         if self._skim is not None:
             return self._skimmed(self._skim)
-        message = self._peer.next_event()
-        if message is None:
+        events = self._events
+        if not events and (self._unread or self._may_be_more):
+            data, self._unread = self._unread, b""
+            self._may_be_more = self._peer.read_into(events, _TOGETHER, data)
+        if not events:
             self.is_routed = True
             return False
-        self.is_routed = self._peer.drained
+        message = events.popleft()
+        if not events and not self._may_be_more and not self._unread:
+            self.is_routed = True  # so that another call can be saved
         if isinstance(message, Fault):
             return self._take_fault(message)
         if message.req is None:
@@ -255,7 +268,7 @@ class Session:
         if fault.error is not TOO_LARGE:
             raise Unexpected(fault.text)
         # The messages in the answer are in flight: they would wait for their window to end. So it is read on.
-        self._skim = Skim(self._peer.too_large, fault.text)
+        self._skim = Skim(self._peer.too_large + self._unread, fault.text)
         return self._skimmed(self._skim)
 
     def _unreadable(self, fault: Fault, req: str) -> None:

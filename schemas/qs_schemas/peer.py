@@ -93,9 +93,6 @@ class Peer:
         self._closed = False
         self.begun = False
         """True if a document has begun to arrive and is not complete, as far as events have been asked for."""
-        self.drained = False
-        """True if the last call of `next_event` returned the last event, so that another call can be saved. False says
-        nothing."""
         self.receive_data: Callable[[bytes | bytearray | memoryview], None] = self._framer.feed
         """Takes what the other side sent, in pieces of any size."""
         self.early = early
@@ -130,7 +127,6 @@ class Peer:
         """Returns the next message or fault, or None until more bytes have come."""
         events: deque[Message | Fault] = deque()
         self.read_into(events, 1)
-        self.drained = bool(events) and not self._framer.buffer
         return events.popleft() if events else None
 
     def read_into(self, events: deque[Message | Fault], most: int, data: bytes = b"") -> bool:
