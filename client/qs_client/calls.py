@@ -187,7 +187,7 @@ def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str
         checked_payload(payload)
     request = PushMessage(qid, payload, None if delay is None else seconds(delay, "delay"), key)
     answer = yield from (ask(request) if key is None else ask_until_answered(request))
-    return required(answer.mid, "mid")
+    return answer.mid if answer.mid is not None else required(answer.mid, "mid")
 
 
 def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[int]]:

@@ -294,9 +294,9 @@ class QueueClient(Settings):
         if exchange.pause:
             time.sleep(exchange.pause)  # without the lock: other threads make their calls meanwhile
         with self._reading:
-            if self._connection is None:  # before waiting for one in vain; otherwise sending does it
-                check_lengths(exchange.request)
-            connection = self._opened(fresh=True)
+            connection = self._connection
+            if connection is None or connection.is_stale():
+                connection = self._replaced(connection, exchange.request)
             return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self._timeout))
 
     def _answer(
@@ -339,17 +339,21 @@ class QueueClient(Settings):
         finally:
             other.close()
 
-    def _opened(self, fresh: bool = False) -> Connection:
-        """Returns the connection, opened if needed. fresh: replace a connection that is known to have ended: see
-        `Connection.is_stale`."""
+    def _replaced(self, stale: Connection | None, request: Message) -> Connection:
+        """Returns a new connection for a request, in place of one that is known to have ended, if there is one. Raises
+        ValueError before it waits in vain."""
+        if stale is None:
+            check_lengths(request)  # otherwise sending does it
+        else:
+            self._drop(stale)
+        return self._opened()
+
+    def _opened(self) -> Connection:
+        """Returns the connection, opened if needed."""
         with self._opening:
-            connection = self._connection
-            if connection is not None and fresh and connection.is_stale():
-                self._drop(connection)
-                connection = None
-            if connection is None:
-                self._connection = connection = self._open(self.timeout)
-            return connection
+            if self._connection is None:
+                self._connection = self._open(self.timeout)
+            return self._connection
 
     def _open(self, timeout: float | None) -> Connection:
         place = Place(endpoint(self.host, self.port))
@@ -374,9 +378,9 @@ class QueueClient(Settings):
     def _write(self, request: Message) -> tuple[Connection, Pending]:
         """Asks the session to send a request. Returns the connection and the request without its answer."""
         with self._reading:
-            if self._connection is None:  # as in `_exchange`
-                check_lengths(request)
-            connection = self._opened(fresh=True)
+            connection = self._connection
+            if connection is None or connection.is_stale():
+                connection = self._replaced(connection, request)
             return connection, connection.session.ask(request)
 
     def _answer_in_turn(self, connection: Connection, pending: Pending, seconds: float | None, since: float) -> Message:
@@ -401,7 +405,9 @@ class QueueClient(Settings):
     def _begin_subscription(self, request: Subscribe, begun: Begun) -> None:
         """Subscribes and waits for the answer. Raises ServerError when the server refuses."""
         with self._reading:
-            connection = self._opened(fresh=True)
+            connection = self._connection
+            if connection is None or connection.is_stale():
+                connection = self._replaced(connection, request)
             try:
                 # A bus must not take the subscription: it would count messages as handled that nobody handles.
                 connection.await_greeting(self.timeout)

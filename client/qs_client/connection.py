@@ -152,16 +152,26 @@ class Connection:
         with self._writing:  # so that documents of two threads do not mix
             if message is not None:
                 self.session.post(message)
-            if data := self.session.data_to_send():
+            unsent = self.session.unsent
+            # Mostly it is one document, and then a call is saved.
+            if data := unsent.popleft() if len(unsent) == 1 else self.session.data_to_send():
                 self._wire.send(data, deadline)
 
     def answer(self, pending: Pending, seconds: float | None, since: float | None = None) -> Message:
         """Sends the session's pending bytes, and returns the answer. seconds: None for no limit; since: the time from
         which they count, None for now. After an exception the connection is out of step and must be closed."""
+        session = self.session
+        # `deadline` and `answer_to` without their calls, as each request of a program comes here.
+        deadline = math.inf if seconds is None else (self._clock() if since is None else since) + seconds
         try:
-            return self.read(self.session.answer_to, pending, deadline=self.deadline(seconds, since))
+            while pending.answer is None:
+                if session.is_routed or not session.route():
+                    self.fill(deadline)
+        except Unexpected as error:
+            raise self._place.protocol_error(error) from None
         except TimeoutError:  # the deadline, or a limit of the system
             raise self._place.no_answer(seconds) from None
+        return pending.answer
 
     def last_answer(self, pending: Pending, seconds: float) -> None:
         """Reads the answer, if it comes within these seconds, on a connection that is to be closed. Shuts down the
@@ -175,64 +185,58 @@ class Connection:
 
         Raises ServerUnavailable if the connection ends; TimeoutError at the deadline, when nothing is lost.
         """
-        self._busy = True
         try:
             # Asked first: what it waits for may have come with the bytes of an earlier read.
             while (message := next_message(*arguments)) is None:
-                self._fill(deadline)
+                self.fill(deadline)
         except Unexpected as error:
             raise self._place.protocol_error(error) from None
-        finally:
-            self._busy = False
-            if self._ended:
-                self._close_sockets()
         return message
-
-    def fill(self, deadline: float) -> None:
-        """Sends pending bytes, and gives the session the next bytes that come. Errors as in `read`."""
-        self._busy = True
-        try:
-            self._fill(deadline)
-        finally:
-            self._busy = False
-            if self._ended:
-                self._close_sockets()
 
     def check(self) -> None:
         """Raises ServerUnavailable if the connection is closed."""
         if self._ended:
             raise self._place.given_up() if self._broken else self._place.closed()
 
-    def _fill(self, deadline: float) -> None:
-        if self._ended:
-            self.check()
+    def fill(self, deadline: float) -> None:  # noqa: C901 - its steps, without a call each
+        """Sends pending bytes, and gives the session the next bytes that come. Errors as in `read`."""
+        self._busy = True
         try:
-            self.send(deadline)
-        except TimeoutError:
-            raise
-        except OSError:
-            pass  # the server may have sent a reason before it closed; otherwise reading fails as well
-        # Most answers come soon, and the read itself waits for them. Only the selector can be woken, waits to the
-        # millisecond, and for long.
-        left = deadline - self._clock()
-        in_read = left >= BRIEF and self._wakers is None and not self._slow
-        if not in_read and not self._readable(left):
-            # Only the clock decides: woken, or after the longest wait of the system, the caller looks and waits again.
-            if self._clock() >= deadline:
-                raise TimeoutError(f"nothing came from {self._place.name} in time")
-            return
-        try:
-            data = self._wire.receive()
-        except OSError as error:
-            raise self._place.broken(error, maybe_tls=self._maybe_tls) from error
-        self._slow = data is None  # the next read of this wait goes to the selector
-        if data is None:
-            return
-        if not data:
-            self.check()  # first: it was this program that ended it, in another thread
-            raise self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls)
-        self._heard_at = self._clock()
-        self.session.receive_data(data)
+            if self._ended:
+                self.check()
+            if self.session.unsent:
+                try:
+                    self.send(deadline)
+                except TimeoutError:
+                    raise
+                except OSError:
+                    pass  # the server may have sent a reason before it closed; otherwise reading fails as well
+            # Most answers come soon, and the read itself waits for them. Only the selector can be woken, waits to the
+            # millisecond, and for long.
+            left = deadline - self._clock()
+            in_read = left >= BRIEF and self._wakers is None and not self._slow
+            if not in_read and not self._readable(left):
+                # Only the clock decides: woken, or after the longest wait of the system, the caller looks and waits
+                # again.
+                if self._clock() >= deadline:
+                    raise TimeoutError(f"nothing came from {self._place.name} in time")
+                return
+            try:
+                data = self._wire.receive()
+            except OSError as error:
+                raise self._place.broken(error, maybe_tls=self._maybe_tls) from error
+            self._slow = data is None  # the next read of this wait goes to the selector
+            if data is None:
+                return
+            if not data:
+                self.check()  # first: it was this program that ended it, in another thread
+                raise self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls)
+            self._heard_at = self._clock()
+            self.session.receive_data(data)
+        finally:
+            self._busy = False
+            if self._ended:
+                self._close_sockets()
 
     @property
     def _maybe_tls(self) -> bool:

@@ -25,6 +25,7 @@ from qs_schemas import (
     Unsubscribe,
 )
 from qs_schemas.errors import BAD_REQUEST, INTERNAL, NOT_IMPLEMENTED, TOO_LARGE
+from qs_schemas.templates import write
 from qs_schemas.wire import NAMESPACE
 
 from .errors import (
@@ -112,10 +113,11 @@ class Session:
         self._other = ""  # the name of the program at the other side, if it is not the one expected
         self._pending: dict[str | None, Pending] = {}  # in order of request
         self._subscriptions: dict[str | None, Subscription] = {}
-        self._out: deque[bytes] = deque()  # threads may add and take at any time
+        self.unsent: deque[bytes] = deque()
+        """The documents to send, for `data_to_send`. Threads may add and take at any time."""
         self.greeting: Pending | None = None  # the request that asks for the program's name
         if program is not None:
-            self._out.append(_GREETING)
+            self.unsent.append(_GREETING)
             self.greeting = self._pending[GREETING] = Pending(Ping(req=GREETING))
 
     # -- what goes out ------------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class Session:
 
     def data_to_send(self) -> bytes:
         """Returns the bytes to send, each only once. Empty when there are none."""
-        out = self._out
+        out = self.unsent
         if not out:
             return b""
         data = out.popleft()
@@ -159,17 +161,17 @@ class Session:
 
     def ask(self, request: Message) -> Pending:
         """Sends a request with a new `req`. Raises ValueError if XML cannot carry a field."""
-        request.req = f"qs-{next(self._numbers)}"
-        data = self._peer.send(request)
+        request._req = req = f"qs-{next(self._numbers)}"  # type: ignore[misc] # text, so no check is needed
+        data = write(request)
         # Before it can go out: another thread that reads may send it at once, and then the answer needs its request.
-        pending = self._pending[request.req] = Pending(request, len(data))
-        self._out.append(data)
+        pending = self._pending[req] = Pending(request, len(data))
+        self.unsent.append(data)
         return pending
 
     def post(self, message: Message) -> None:
         """Sends a message unchanged. Its answer belongs to no request. Raises ValueError if XML cannot carry a
         field."""
-        self._out.append(self._peer.send(message))
+        self.unsent.append(write(message))
         self._has_posted = True
         self._program, self._other = None, ""  # from now on, any program may be at the other side
 
@@ -231,29 +233,33 @@ class Session:
 
         Raises Unexpected when the message belongs to no request or cannot be read; the connection must then be closed.
         """
-        if self._skim is not None:
-            return self._skimmed(self._skim)
         events = self._events
-        if not events and (self._unread or self._may_be_more):
-            data, self._unread = self._unread, b""
-            self._may_be_more = self._peer.read_into(events, _TOGETHER, data)
-        if not events:
-            self.is_routed = True
+        if not events and not self._read_on():
             return False
         message = events.popleft()
         if not events and not self._may_be_more and not self._unread:
             self.is_routed = True  # so that another call can be saved
         if isinstance(message, Fault):
             return self._take_fault(message)
-        if message.req is None:
+        if (req := message._req) is None:
             self._take_without_req(message)
-        elif (pending := self._pending.get(message.req)) is not None:
+        elif (pending := self._pending.get(req)) is not None:
             self._answer(pending, message)
-        elif (subscription := self._subscriptions.get(message.req)) is not None:
+        elif (subscription := self._subscriptions.get(req)) is not None:
             self._deliver(subscription, message)
         else:
             self._take_unmatched(message)
         return True
+
+    def _read_on(self) -> bool:
+        """Reads bytes that have come and are not read yet. Returns and raises what `route` does."""
+        if self._skim is not None:
+            return self._skimmed(self._skim)
+        if self._unread or self._may_be_more:
+            data, self._unread = self._unread, b""
+            self._may_be_more = self._peer.read_into(self._events, _TOGETHER, data)
+        self.is_routed = not self._events
+        return not self.is_routed
 
     def _take_fault(self, fault: Fault) -> bool:
         """Handles data that breaks the contract. Returns and raises what `route` does."""
@@ -327,7 +333,9 @@ class Session:
     def _answer(self, pending: Pending, message: Message) -> None:
         """Gives a request its answer. Raises Unexpected for a message that cannot answer it."""
         request = pending.request
-        if not isinstance(message, Error) and (type(message) is not type(request) or message.type != "response"):
+        kind = type(request)
+        refused = type(message) is not kind or message._type != "response"
+        if refused and not isinstance(message, Error):
             raise Unexpected(f"a {message.type} of {message.op} came in answer to {request.op}")
         if self._other and not isinstance(request, _FOR_ANY_PROGRAM):
             raise OtherProgram(self._other)
@@ -338,11 +346,11 @@ class Session:
                 self._take_without_req(message)
                 return
             self._take_name(message)
-        del self._pending[message.req]
-        if isinstance(message, Error) and (refused := self._subscriptions.pop(message.req, None)) is not None:
-            refused.over = True
-        if isinstance(request, Unsubscribe):  # only now: deliveries that crossed the request have been released
-            self._subscriptions.pop(request.subscription, None)
+        del self._pending[message._req]
+        if refused and (subscription := self._subscriptions.pop(message._req, None)) is not None:
+            subscription.over = True
+        if kind is Unsubscribe:  # only now: deliveries that crossed the request have been released
+            self._subscriptions.pop(request.subscription, None)  # type: ignore[attr-defined]
         pending.settle(message)
 
     def _take_name(self, answer: Message) -> None:

@@ -177,9 +177,8 @@ class Peer:
     def send(self, message: Message) -> bytes:
         """Returns the document of a message, for the other side. Raises ValueError if a field holds a character that
         XML cannot carry, or if a request has a name, key or id that is longer than the contract allows."""
-        document = None if self.early else write(message)
-        if document is not None:
-            return document
+        if not self.early:
+            return write(message)
         if message.type == "request":
             check_lengths(message)
-        return serialize(message, self.early)
+        return serialize(message, early=True)

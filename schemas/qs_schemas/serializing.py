@@ -27,7 +27,7 @@ from .messages import (
     Receipt,
     StageMessages,
 )
-from .text import escape, escape_payload, escape_payloads, is_simple, to_base64
+from .text import UNESCAPED, escape, escape_payload, escape_payloads, to_base64
 from .wire import (
     CLAIM,
     DELIVERY,
@@ -75,7 +75,7 @@ def write_payload(payload: bytes | str, shortest: bool = False) -> bytes:
     """Writes the element of a payload. shortest: True to write text as base64 too where base64 is shorter: a payload of
     millions of line breaks would grow five times, and a request has to be within the server's limit."""
     raw = payload.encode() if type(payload) is str else payload if type(payload) is bytes else _raw(payload)
-    if is_simple(raw):  # most are, and this saves the calls below
+    if raw.isascii() and raw.translate(UNESCAPED) == raw:  # most are, and this saves the calls below
         return b"<payload>" + raw + b"</payload>"
     return _payload(raw, escape_payload(raw), shortest)
 

@@ -3,8 +3,8 @@
 scripts/bench/documents.py measures both ways, and a property test compares their results.
 
 1. A template writes byte for byte what `serialize` would.
-2. It writes only fields of exactly the types that `messages` names, within the bounds of the contract. For every other
-   message `write` returns None, and the caller uses `serialize`, which writes the message or says what is wrong.
+2. It writes only fields of exactly the types that `messages` names, within the bounds of the contract. Every other
+   message is left to `serialize`, which writes the message or says what is wrong.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ from .messages import (
     ReleaseMessage,
     StageMessages,
 )
-from .serializing import serialize, write_payload, write_payloads
+from .serializing import check_lengths, serialize, write_payload, write_payloads
 from .text import escape
 from .wire import NAMESPACE, seconds
 
@@ -297,20 +297,29 @@ def _pushed(request: PushMessage, mid: int, resp: str) -> PushMessage:
     return answer
 
 
-def write(message: Message) -> bytes | None:
-    """Writes the document of a message, with its line end. Returns None when there is no template for the message.
-    Raises ValueError like `serialize`."""
+def write(message: Message) -> bytes:
+    """Writes the document of a message, with its line end: from a template, or else with `serialize`. Raises ValueError
+    if a field holds a character that XML cannot carry, or if a request has a name, key or id that is longer than the
+    contract allows."""
     template = _TEMPLATES.get(type(message))
     if template is None:
-        return None
+        return _serialized(message)
     req, resp, ids = message._req, message._resp, ""
     try:
         if req is not None:
-            ids = _id("req", req)
+            # `_id` without its call, as nearly every message has one.
+            plain = len(req) <= REQ and req.isascii() and req.replace("-", "0").isalnum()
+            ids = f' req="{req}"' if plain else _id("req", req)
         if resp is not None:
             ids += f' resp="{resp}"' if resp.isalnum() and resp.isascii() else _id("resp", resp)
         attributes, text, rest = template(message)
         head = f"{_HEADS[message._type]}{ids}><op{attributes}><{message.op}/></op>{text}"
     except (_NoTemplateError, KeyError, TypeError, AttributeError):  # the last: a field holds another type
-        return None
+        return _serialized(message)
     return b"%b%b</qs>\r\n" % (head.encode(), rest)
+
+
+def _serialized(message: Message) -> bytes:
+    if message.type == "request":
+        check_lengths(message)
+    return serialize(message)

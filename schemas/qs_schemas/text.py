@@ -26,9 +26,9 @@ _WRITTEN = ((b"&", b"&amp;"), (b"<", b"&lt;"), (b">", b"&gt;"), (b"\n", b"&#10;"
 """`&` first, so that what the others yield is not escaped again. Line breaks, so that a document stays one line, and
 since XML reads a carriage return as a line feed."""
 _MARKUP = _CONTROLS + b"".join(raw for raw, _ in _WRITTEN)
-# Tables for `bytes.translate`: bytes that a table leaves unchanged have none of `_MARKUP`. This check is quicker than
-# to delete the bytes and to compare lengths.
-_UNESCAPED = bytes(byte if byte not in _MARKUP else byte ^ 1 for byte in range(256))
+UNESCAPED = bytes(byte if byte not in _MARKUP else byte ^ 1 for byte in range(256))
+"""A table for `bytes.translate`: ASCII that it leaves unchanged needs no escape. This check is quicker than to delete
+the bytes and to compare lengths."""
 # The same table, and the control characters, for several payloads that are joined.
 _UNESCAPED_JOINED = bytes(byte if byte not in _MARKUP or byte == SEPARATOR else byte ^ 1 for byte in range(256))
 _CONTROLS_JOINED = bytes(set(_CONTROLS) - {SEPARATOR})
@@ -107,16 +107,11 @@ def escape_inline(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
 
 
-def is_simple(payload: bytes) -> bool:
-    """Tells whether the payload is ASCII text that needs no escaping."""
-    return payload.isascii() and payload.translate(_UNESCAPED) == payload
-
-
 def escape_payload(payload: bytes) -> bytes | None:
     """Escapes a payload for an element. Returns None if XML cannot carry the payload as text, and it has to travel as
     base64."""
     # Bytes throughout: a payload is the long part of a document, and most need no change at all.
-    return _escaped(payload, _UNESCAPED, _CONTROLS)
+    return _escaped(payload, UNESCAPED, _CONTROLS)
 
 
 def escape_payloads(payloads: Sequence[bytes]) -> Sequence[bytes | None]:

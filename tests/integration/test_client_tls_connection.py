@@ -126,7 +126,7 @@ def test_an_interrupted_receive() -> None:
         client.connect()
         connection = client._connection
         assert connection is not None
-        fill = connection._fill
+        fill = connection.fill
 
         def interrupted(deadline: float) -> None:
             if not interrupt.is_set():
@@ -135,7 +135,7 @@ def test_an_interrupted_receive() -> None:
                 raise KeyboardInterrupt
             fill(deadline)
 
-        connection._fill = interrupted  # type: ignore[method-assign]
+        connection.fill = interrupted  # type: ignore[method-assign]
         with pytest.raises(KeyboardInterrupt):
             client.receive("q")
         assert released.wait(GIVE_UP)
