@@ -29,7 +29,7 @@ from qs_schemas import ErrorCode, errors
 from qs_schemas.limits import QID
 
 from .fanout import FanOut
-from .feeds import PREFETCH, DurableName, Feed, HeldMessage, Member, ServerRequests
+from .feeds import PREFETCH, DeliveryBatch, DurableName, Feed, HeldMessage, Member, ServerRequests
 from .rights import RefusedError, Rights
 
 if TYPE_CHECKING:
@@ -126,31 +126,46 @@ class Share(Feed):
         self._set_prefetch(0)
         self._upstream.sync(self)
 
-    def _distribute(self, message: HeldMessage) -> None:
-        message.unhandled = 1
-        member = None if self._backlog else self._next()  # nothing overtakes the backlog
-        if member is not None:
-            document = message.document(*member.form)
+    def _distribute(self, messages: list[HeldMessage]) -> None:
+        for message in messages:
+            message.unhandled = 1
+            if not self.members:
+                self._count_down(message)
+        if not self.members:
+            return
+        sent = 0 if self._backlog else self._send_in_turn(messages)  # nothing overtakes the backlog
+        for message in messages[:sent]:
             self.keep_payload(message)
-            self._move_last(member)
-            member.send(message, document)
-        elif self.members:
+        for message in messages[sent:]:
             self._backlog.append(message)
             message.awaiting_room += 1
             self.keep_payload(message)
-        else:
-            self._count_down(message)
+        if 0 < sent < len(messages):
+            self._resume()  # the sockets may have taken all that was sent, so that there is room again
 
-    def _next(self) -> Member | None:
-        """Returns the member that has waited longest among those that can be sent a message now, or None."""
-        for member in self.members:
-            if member.has_room:
-                return member
-        return None
-
-    def _move_last(self, member: Member) -> None:
-        del self.members[member]
-        self.members[member] = None
+    def _send_in_turn(self, messages: Iterable[HeldMessage]) -> int:
+        """Sends messages whose payloads are in memory to the members in turn, as long as one has room: each message to
+        the member that has waited longest. What a member gets is sent together. Returns the number of messages sent."""
+        rooms = {member: list(member.room) for member in self.members}
+        shares: dict[Member, list[HeldMessage]] = {}
+        sent = 0
+        for message in messages:
+            member = next((each for each in self.members if rooms[each][0] > 0 and rooms[each][1] > 0), None)
+            if member is None or message.payload is None:
+                break
+            room = rooms[member]
+            room[0] -= 1
+            room[1] -= message.size
+            shares.setdefault(member, []).append(message)
+            if len(rooms) > 1:  # the last in the order gets the next turn last
+                del self.members[member]
+                self.members[member] = None
+            sent += 1
+        for member, share in shares.items():
+            batch = DeliveryBatch(share)
+            member.send(batch)
+            batch.report()
+        return sent
 
     def _release_for(self, message: HeldMessage, member: Member, delay: float | None, *, counts: bool) -> None:
         self._release(message, delay, counts=counts)
@@ -172,16 +187,14 @@ class Share(Feed):
         self._resume()
 
     def _resume(self) -> None:
-        while self._backlog and (member := self._next()) is not None:
-            message = self._backlog[0]
-            if message.payload is None:
-                self.fetch(self._backlog)
+        while self._backlog:
+            sent = self._send_in_turn(self._backlog)
+            for _ in range(sent):
+                self.release_payload(self._backlog.popleft())
+            if not sent:
+                if self._backlog[0].payload is None and any(member.room[0] > 0 for member in self.members):
+                    self.fetch(self._backlog)
                 return
-            self._backlog.popleft()
-            document = message.document(*member.form)
-            self.release_payload(message)
-            self._move_last(member)
-            member.send(message, document)
 
     def _lost(self, message: HeldMessage) -> None:
         self._backlog.remove(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from .feeds import PREFETCH, DurableName, Feed, HeldMessage, Member, Release, ServerRequests
+from .feeds import PREFETCH, DeliveryBatch, DurableName, Feed, HeldMessage, Member, Release, ServerRequests
 
 if TYPE_CHECKING:
     from .retry_queue import RetryQueue
@@ -51,15 +51,18 @@ class FanOut(Feed):
     def wanted(self) -> bool:
         return not (self.expected or self._stopped) and bool(self.members or self.names)
 
-    def _distribute(self, message: HeldMessage) -> None:
-        message.unhandled = len(self.members) + bool(self.names)  # all names count as one: one request copies to all
-        if not message.unhandled:
-            self._settle(message)
-            return
-        if self.names:
-            self._copies.add(self, message.mid)
-        _offer(message, self.members)
-        self.keep_payload(message)  # only now it is known whether a member has to wait
+    def _distribute(self, messages: list[HeldMessage]) -> None:
+        unhandled = len(self.members) + bool(self.names)  # all names count as one: one request copies to all
+        for message in messages:
+            message.unhandled = unhandled
+            if not unhandled:
+                self._settle(message)
+            elif self.names:
+                self._copies.add(self, message.mid)
+        if unhandled:
+            _offer(messages, self.members)
+            for message in messages:  # only now it is known whether a member has to wait
+                self.keep_payload(message)
 
     @property
     def asked_for(self) -> bool:
@@ -129,7 +132,7 @@ class FanOut(Feed):
             in_memory = message.payload is not None
             if not in_memory:
                 message.payload = payload
-            _offer(message, members)
+            _offer([message], members)
             if not in_memory:
                 self.keep_payload(message)
 
@@ -175,13 +178,9 @@ class FanOut(Feed):
                 member.pump()
 
 
-def _offer(message: HeldMessage, members: Iterable[Member]) -> None:
-    """Gives members a message whose payload is in memory. Members with the same form get the same document."""
-    # Most subscribers use the same req and end of documents. To write one for each would take most of the time.
-    documents: dict[tuple[str | None, bool], bytes] = {}
+def _offer(messages: list[HeldMessage], members: Iterable[Member]) -> None:
+    """Gives members messages whose payloads are in memory."""
+    batch = DeliveryBatch(messages)
     for member in members:
-        form = member.form
-        document = documents.get(form)
-        if document is None:
-            document = documents[form] = message.document(*form)
-        member.offer(message, document)
+        member.offer(batch)
+    batch.report()

@@ -113,6 +113,54 @@ class HeldMessage:
         return _WRITERS[early].send(message)
 
 
+class DeliveryBatch:
+    """Holds messages that go to members together, and their documents, which are made once for all members that use
+    the same form.
+
+    Ensures that `report` tells the feeds of each member once that it has handled a message. Assumes that the payloads
+    are in memory until the last member was sent its documents. A batch must not be kept: it has the documents of all
+    its messages.
+    """
+
+    __slots__ = ("_documents", "_handled", "keys", "messages")
+
+    def __init__(self, messages: list[HeldMessage]) -> None:
+        self.messages = messages
+        self.keys = [message.key for message in messages]
+        self._documents: dict[tuple[str | None, bool], tuple[list[bytes], bytes]] = {}
+        self._handled = 0  # members that have handled all messages
+
+    def documents(self, form: tuple[str | None, bool]) -> tuple[list[bytes], bytes]:
+        """Returns the documents of a form (see `HeldMessage.document`), one by one and joined."""
+        # Most subscribers use the same req and end of documents. To write one for each would take most of the time.
+        found = self._documents.get(form)
+        if found is None:
+            documents = [message.document(*form) for message in self.messages]
+            together = documents[0] if len(documents) == 1 else b"".join(documents)
+            found = self._documents[form] = documents, together
+        return found
+
+    def part(self, start: int, stop: int) -> DeliveryBatch:
+        """Returns a batch of some of the messages."""
+        return self if stop - start == len(self.messages) else DeliveryBatch(self.messages[start:stop])
+
+    def handled(self, count: int) -> None:
+        """Counts that a member has handled the first messages."""
+        if count == len(self.messages):
+            self._handled += 1  # counted once for all members
+            return
+        for message in self.messages[:count]:
+            message.delivered = True
+            message.feed.handled(message)
+
+    def report(self) -> None:
+        """Tells the feeds what members have handled. Call this when all members have been sent the batch."""
+        members, self._handled = self._handled, 0
+        for message in self.messages if members else ():
+            message.delivered = True
+            message.feed.handled(message, members)
+
+
 class Member(Protocol):
     """Describes a subscription, as the feeds use it. A protocol because the module of subscriptions imports this
     one."""
@@ -135,18 +183,19 @@ class Member(Protocol):
         document."""
 
     @property
-    def has_room(self) -> bool:
-        """True if a message can be sent now."""
+    def room(self) -> tuple[int, int]:
+        """How many messages can be sent now, and for how many bytes there is room: the message that begins in them may
+        exceed them. Zero messages if there is no room."""
 
     @property
     def blocked(self) -> bool:
         """True if messages wait until they can be sent."""
 
-    def offer(self, message: HeldMessage, document: bytes) -> None:
-        """Sends a message now, or keeps it until it can be sent."""
+    def offer(self, batch: DeliveryBatch) -> None:
+        """Sends messages now, as many as can be sent, and keeps the others until they can be sent."""
 
-    def send(self, message: HeldMessage, document: bytes) -> None:
-        """Sends a message now. Call this only if `has_room`."""
+    def send(self, batch: DeliveryBatch) -> None:
+        """Sends messages now. Call this only for as many as there is `room` for."""
 
     def enqueue(self, message: HeldMessage) -> None:
         """Keeps a message until it can be sent."""
@@ -224,13 +273,20 @@ class Feed(ABC):
         """True if the server should send messages."""
 
     @abstractmethod
-    def _distribute(self, message: HeldMessage) -> None:
-        """Gives a new message to the members that should get it."""
+    def _distribute(self, messages: list[HeldMessage]) -> None:
+        """Gives new messages to the members that should get them."""
 
     # -- from the server
 
-    def take(self, delivery: GetMessage) -> None:
-        """Takes a message that the server has delivered."""
+    def take(self, deliveries: Iterable[GetMessage]) -> None:
+        """Takes messages that the server has delivered, in their order. Those that came in one read are one batch."""
+        new = [message for message in map(self._taken, deliveries) if message is not None]
+        if new:
+            self._distribute(new)
+            self._adjust()
+
+    def _taken(self, delivery: GetMessage) -> HeldMessage | None:
+        """Makes the message of a delivery. Returns None if the feed has held the message before."""
         mid = delivery.mid or 0
         payload = delivery.payload
         if not isinstance(payload, bytes):  # what a client without base64 has pushed is text
@@ -243,7 +299,7 @@ class Feed(ABC):
                 self._upstream.deletes.add(self, mid)
             else:
                 self._come_again(existing, payload)
-            return
+            return None
         message = HeldMessage(self, mid, delivery.receives, delivery.pushed_at, payload, len(payload))
         message.reason = delivery.reason
         if delivery.dead_from is not None:
@@ -251,8 +307,7 @@ class Feed(ABC):
                 delivery.dead_from, delivery.dead_mid, delivery.dead_receives, delivery.dead_at, delivery.dead_reason
             )
         self.messages[mid] = message
-        self._distribute(message)
-        self._adjust()
+        return message
 
     def _come_again(self, message: HeldMessage, payload: bytes) -> None:  # noqa: B027 - only where members wait for it
         """Takes a message again that the feed holds already."""
@@ -288,10 +343,10 @@ class Feed(ABC):
         del self.members[member]
         self._upstream.sync(self)
 
-    def handled(self, message: HeldMessage) -> None:
-        """Counts that a member has handled a message."""
+    def handled(self, message: HeldMessage, members: int = 1) -> None:
+        """Counts that a member has handled a message, or several members have."""
         message.handled = True
-        self._count_down(message)
+        self._count_down(message, members)
 
     def not_handled(self, message: HeldMessage) -> None:
         """Counts that a member has gone without handling a message, or will not handle it."""

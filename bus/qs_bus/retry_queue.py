@@ -43,6 +43,10 @@ Steps: TypeAlias = Generator[Exchange | Callable[[], Awaitable[None]], Any, None
 Finished: TypeAlias = Callable[[ServerError | ServerUnavailable | None], None]
 
 
+def _nothing() -> None:
+    """Hands over nothing."""
+
+
 class ServerCalls:
     """Runs calls over one connection at a time, and reads from that connection. A `Reader` of the hub.
 
@@ -53,6 +57,8 @@ class ServerCalls:
        ServerUnavailable if the connection has ended before the answer. Then nobody knows whether the server has done
        what was asked.
     3. A request that is not answered within `TIMEOUT` ends the connection.
+    4. `hand_over` is called after each read, and before each answer to a call: what came before an answer can be taken
+       together, and is taken before the call goes on.
 
     Assumes that everything happens in the loop's thread, and that a call raises nothing but ServerError. This class
     must never wait: it runs in the hub's pass over the sockets, and would hold up every client.
@@ -66,6 +72,7 @@ class ServerCalls:
         self._connection: AsyncConnection | None = None
         self._due: list[Callable[[], None]] = []
         self._reading = False
+        self._hand_over: Callable[[], None] = _nothing
         self._may_send = False  # the connection is prepared
         self._has_due = trio.Event()
         self._running: dict[Steps, Finished] = {}
@@ -77,8 +84,12 @@ class ServerCalls:
     # -- reading
 
     @contextmanager
-    def use(self, connection: AsyncConnection, take: Callable[[Message], None]) -> Iterator[None]:
-        """Reads from a connection within a with block. take: called with each message that does not answer a call."""
+    def use(
+        self, connection: AsyncConnection, take: Callable[[Message], None], hand_over: Callable[[], None] = _nothing
+    ) -> Iterator[None]:
+        """Reads from a connection within a with block. take: called with each message that does not answer a call;
+        hand_over: see the class."""
+        self._hand_over = hand_over
         with connection.read_from_outside(take):
             self._connection = connection
             try:
@@ -101,6 +112,7 @@ class ServerCalls:
             return 0
         self._reading = True
         count = connection.read()
+        self._hand_over()
         self._reading = False
         if self._due:
             self._begin_due()
@@ -156,6 +168,7 @@ class ServerCalls:
             self._asking_again.set()
 
     def _answered(self, steps: Steps, asked: Pending) -> None:
+        self._hand_over()
         self._asked_at.pop(asked, None)
         answer = asked.answer
         # A refusal by a stopping server is ignored: the end of the connection follows, and ends the call.

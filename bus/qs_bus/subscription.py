@@ -6,16 +6,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import repeat
+from sys import maxsize
 from typing import TYPE_CHECKING
 
 from qs_schemas import Peer
 from qs_serving.outbox import Outbox
 from qs_serving.timers import Timers
 
+from .feeds import DeliveryBatch, HeldMessage
 from .options import BusOptions, Policy
 
 if TYPE_CHECKING:
-    from .feeds import Feed, HeldMessage
+    from .feeds import Feed
 
 BYTES, MESSAGES = "bytes", "messages"
 """The bounds that a slow subscriber can exceed: --outbox, and --max-hold."""
@@ -103,33 +106,62 @@ class Subscription:
         return self.req, self._peer.early
 
     @property
-    def has_room(self) -> bool:
+    def room(self) -> tuple[int, int]:
         # A document is sent as a whole, so an outbox that is not full may exceed its bound by one message.
-        if self.ending or self._outbox.unsent >= self._options.limits.outbox:
-            return False
-        return not self.ack or len(self.pending) < self.prefetch
+        size = self._options.limits.outbox - self._outbox.unsent
+        if self.ending or size <= 0:
+            return 0, 0
+        return (self.prefetch - len(self.pending) if self.ack else maxsize), size
 
     @property
     def blocked(self) -> bool:
         return bool(self.waiting)
 
-    def offer(self, message: HeldMessage, document: bytes) -> None:
-        if self.waiting or not self.has_room:
-            self.enqueue(message)
-        else:
-            self.send(message, document)
-
-    def send(self, message: HeldMessage, document: bytes) -> None:
-        self._counts.deliveries += 1
-        message.delivered |= self._doubtful is None  # a client in doubt did not ask for it
-        # The token comes back with `written`, unless the socket takes all at once: the outbox keeps none then.
-        taken = self._outbox.put(document, (self, message)) and not self.ack
-        if taken and self._doubtful is None:
-            message.feed.handled(message)
+    def offer(self, batch: DeliveryBatch) -> None:
+        if not self.waiting and (most := self._fitting(batch)) == len(batch.messages):  # nearly always
+            self.send(batch)
             return
-        self.pending[message.key] = message
-        if taken:
-            self.written(message)
+        messages, at = batch.messages, 0
+        while not self.waiting and at < len(messages) and most:
+            part = batch.part(at, at + most)
+            self.send(part)
+            part.report()
+            at += most
+            most = self._fitting(batch, at)
+        for message in messages[at:]:
+            self.enqueue(message)
+
+    def _fitting(self, batch: DeliveryBatch, start: int = 0) -> int:
+        """Returns how many messages of a batch can be sent together now, from one of them on."""
+        most, size = self.room
+        if most <= 0:
+            return 0
+        documents, together = batch.documents(self.form)
+        stop = min(len(documents), start + most)
+        if len(together) > size:
+            for at in range(start, stop):
+                size -= len(documents[at])
+                if size <= 0:
+                    return at + 1 - start
+        return stop - start
+
+    def send(self, batch: DeliveryBatch) -> None:
+        messages = batch.messages
+        self._counts.deliveries += len(messages)
+        # The tokens come back with `written`, unless the socket takes all at once: the outbox keeps none then.
+        taken = self._outbox.put_all(*batch.documents(self.form), zip(repeat(self), messages))
+        if self._doubtful is not None:  # a client in doubt did not ask for them
+            self.pending.update(zip(batch.keys, messages, strict=True))
+            for message in messages[:taken]:
+                self.written(message)
+            return
+        at = 0 if self.ack else taken
+        if at:
+            batch.handled(at)
+        if at < len(messages):
+            for message in messages[at:]:
+                message.delivered = True
+            self.pending.update(zip(batch.keys[at:], messages[at:], strict=True))
 
     def written(self, message: HeldMessage) -> None:
         """Notes that the socket has taken the last byte of a message."""
@@ -190,19 +222,32 @@ class Subscription:
     def pump(self) -> None:
         waiting = self.waiting
         # Without feeds the subscription is leaving, and its waiting messages go back to the feeds.
-        while waiting and self.has_room and self.feeds:
-            message = waiting[0]
-            if message.payload is None:
-                # Later messages stay too, also if their payloads are in memory: the order is a promise.
-                message.feed.fetch(waiting)
-                return
-            waiting.popleft()
-            self.waiting_bytes -= message.size
-            document = message.document(*self.form)
-            message.feed.release_payload(message)
-            self.send(message, document)
+        while waiting and self.feeds and (found := self._sendable(waiting)):
+            batch = DeliveryBatch(found)
+            for message in found:
+                waiting.popleft()
+                self.waiting_bytes -= message.size
+            self.send(batch)
+            for message in found:
+                message.feed.release_payload(message)
+            batch.report()
+        if waiting and self.feeds and waiting[0].payload is None and self.room[0] > 0:
+            # Later messages stay too, also if their payloads are in memory: the order is a promise.
+            waiting[0].feed.fetch(waiting)
+            return
         for feed in self.feeds:
             feed.on_room(self)
+
+    def _sendable(self, waiting: deque[HeldMessage]) -> list[HeldMessage]:
+        """Returns the first of the waiting messages, as many as can be sent together now."""
+        most, size = self.room
+        found: list[HeldMessage] = []
+        for message in waiting:
+            if len(found) >= most or size <= 0 or message.payload is None:
+                break
+            found.append(message)
+            size -= message.size
+        return found
 
     def take(self, key: tuple[str, int]) -> HeldMessage | None:
         """Removes and returns the message that the client acknowledges or releases. Returns None if the client does not

@@ -105,6 +105,7 @@ class Upstream:
         self._feeds: dict[str, Feed] = {}  # the feeds that the server knows of, by the req of their subscription
         self._reqs: dict[Feed, tuple[str, int]] = {}  # the req of a feed's subscription, and the prefetch asked for
         self._policies: dict[str, Feed] = {}  # the feeds whose options were requested, by the req of the request
+        self._arrived: dict[Feed, list[GetMessage]] = {}  # what the present read has brought
         self._number = 0
         self._nursery: trio.Nursery
 
@@ -165,7 +166,7 @@ class Upstream:
                 nursery.cancel_scope.cancel()
 
         # The hub reads before the first call is made: a call would otherwise read by itself.
-        with self._calls.use(connection, self._take):
+        with self._calls.use(connection, self._take, self._hand_over):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(until_lost, connection.broken)
                 nursery.start_soon(until_lost, self._work)
@@ -197,6 +198,7 @@ class Upstream:
         self._feeds.clear()
         self._reqs.clear()
         self._policies.clear()
+        self._arrived.clear()  # none, unless the end has come in the middle of a read
         connection.close()
 
     async def call(self, call: Call[T]) -> T:
@@ -275,15 +277,18 @@ class Upstream:
             _logger.info("%r: receives are not counted: the bus may not see its options: %s", feed.qid, answer.text)
 
     def _take(self, message: Message) -> None:
-        """Takes a message that does not answer a call: a delivery, or the answer to a subscription."""
+        """Takes a message that does not answer a call: a delivery, or the answer to a subscription. Deliveries that
+        come in one read go to their feeds together."""
+        if type(message) is GetMessage and (feed := self._feeds.get(message.req or "")) is not None:
+            self._arrived.setdefault(feed, []).append(message)
+            return
+        self._hand_over()  # what came before it
         if message.req in self._policies:
             self._take_policy(self._policies.pop(message.req), message)
             return
         feed = self._feeds.get(message.req or "")
         if feed is None:
             _logger.debug("%s belongs to no subscription", message)
-        elif isinstance(message, GetMessage):
-            feed.take(message)
         elif isinstance(message, Subscribe):
             feed.forbidden = ""
         elif isinstance(message, Unsubscribe):
@@ -292,6 +297,13 @@ class Upstream:
             self._unreadable(feed, message)
         elif isinstance(message, Error) and not closes(message):  # otherwise the connection ends anyway
             self._refused(feed, message)
+
+    def _hand_over(self) -> None:
+        """Gives the feeds the deliveries that have come."""
+        if self._arrived:
+            arrived, self._arrived = self._arrived, {}
+            for feed, deliveries in arrived.items():
+                feed.take(deliveries)
 
     def _unreadable(self, feed: Feed, error: Error) -> None:
         """Ignores a delivery that cannot be read. The server keeps the message in flight as long as the connection

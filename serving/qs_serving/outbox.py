@@ -5,7 +5,8 @@ there is data to send.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import trio
@@ -68,6 +69,42 @@ class Outbox:
         self.unsent += len(rest)
         return False
 
+    def put_all(self, documents: Sequence[bytes], together: bytes, tokens: Iterable[Any]) -> int:
+        """Sends documents with one call of the socket. Returns how many of the first ones the socket has taken at once.
+        Keeps the others one by one, each with its token, as if each had been put by itself.
+
+        together: the documents joined, which the caller may use for several clients."""
+        sent = begun = 0
+        self.used = True
+        if not self._waiting:
+            if self.closed:
+                return 0
+            try:
+                sent = self._transport.send_now(together)
+            except trio.BrokenResourceError:
+                self.close()
+                return 0
+            if sent == len(together):
+                return len(documents)
+            self._waiting = deque()
+            self._nursery.start_soon(self._flush)
+            begun = sent + self._transport.begun
+        waiting, taken, at = self._waiting, 0, 0
+        ends = list(accumulate(map(len, documents)))
+        for document, end, token in zip(documents, ends, tokens, strict=True):
+            if end <= sent:
+                taken += 1
+            elif at >= begun:
+                waiting.append((document, token))
+            elif at <= sent:  # what has been begun stays in one piece, up to the end of a document
+                whole = next(other for other in ends if other >= begun)
+                waiting.append((bytes(memoryview(together)[sent:whole]), token))  # a view would keep all in memory
+            else:
+                waiting.append((b"", token))  # written when the piece before it is
+            at = end
+        self.unsent += len(together) - sent
+        return taken
+
     async def drained(self) -> None:
         """Waits until the socket has taken everything. Raises trio.BrokenResourceError if the connection is lost."""
         while self._waiting:
@@ -82,7 +119,8 @@ class Outbox:
         try:
             while waiting:
                 data, token = waiting[0]
-                await self._transport.send_all(data)
+                if data:
+                    await self._transport.send_all(data)
                 if not waiting:
                     break  # closed meanwhile
                 waiting.popleft()

@@ -38,7 +38,6 @@ class SocketTransport(Transport):
         self._socket = connected
         self._channel = channel
         self._ciphertext: bytes | memoryview = b""  # bytes that the socket has not taken
-        self._sealed = 0  # plaintext bytes in `_ciphertext` that `send_now` has not counted yet
         if channel is not None:
             self.peer_names = channel.peer_names()
         connected.setblocking(False)
@@ -122,7 +121,7 @@ class SocketTransport(Transport):
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RD)  # so that the next reader gets the end from the kernel
             return data
-        if not self._flush(channel) and len(self._ciphertext) > self._sealed + _ALARMS:
+        if not self._flush(channel) and len(self._ciphertext) > self.begun + _ALARMS:
             raise ConnectionError("the client does not read what TLS has to say to it")
         if not data:
             raise BlockingIOError
@@ -132,10 +131,10 @@ class SocketTransport(Transport):
         """Implements `send_now` with TLS. Plaintext counts as sent when the socket has taken all ciphertext of its
         record; until then the caller keeps these bytes and calls again."""
         sent = 0
-        while not self._sealed or self._flush(channel):
-            sent += self._sealed
+        while not self.begun or self._flush(channel):
+            sent += self.begun
             piece = memoryview(data)[sent : sent + CHUNK]
-            self._sealed = len(piece)
+            self.begun = len(piece)
             if not piece:
                 break
             try:

@@ -42,6 +42,9 @@ class Transport(ABC):
         self.held = True
         """True while received bytes are left in the kernel. `hold` and `resume` say so; an attribute, as a connection
         holds and resumes with every request."""
+        self.begun = 0
+        """Bytes behind those that the last `send_now` took, which the next call has to bring again: TLS has encrypted
+        them."""
         self._most = CHUNK  # bytes of the next read
         self._encrypted = 0  # bytes of ciphertext in the last read
 

@@ -214,6 +214,7 @@ class Model:
         """The server sends what it may. Whether there was something."""
         sent = False
         for feed, messages in self.stored.items():
+            together: list[GetMessage] = []
             for mid, message in list(messages.items()):
                 out = sum(each.out for each in messages.values())
                 if not self.connected or message.out or out >= self.world.upstream.synced.get(feed, 0):
@@ -223,7 +224,9 @@ class Model:
                 if mid not in feed.messages:
                     there = [member for member in self.here if member.feed is feed]
                     self.recipients[feed, mid] = self.members if feed is self.share else there
-                feed.take(GetMessage(feed.qid, mid, payload=message.payload, receives=message.receives))
+                together.append(GetMessage(feed.qid, mid, payload=message.payload, receives=message.receives))
+            if together:
+                feed.take(together)
         return sent
 
     # -- what always holds

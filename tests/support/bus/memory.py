@@ -135,9 +135,12 @@ async def answered(call: Call[Any], asked: list[Message], answers: Callable[[Mes
 class Reader:
     """A client's side of a transport. `take` decides how much of what is sent is read, and keeps it."""
 
+    begun = 0
+
     def __init__(self, credit: int = EVERYTHING) -> None:
         self.credit = credit
         self.read = bytearray()
+        self.writes = 0
         self.broken = False
         self._more = trio.Event()
 
@@ -161,6 +164,7 @@ class Reader:
     def send_now(self, data: bytes | memoryview) -> int:
         if self.broken:
             raise trio.BrokenResourceError("connection lost")
+        self.writes += 1
         count = min(len(data), self.credit)
         self.read += data[:count]
         self.credit -= count
@@ -294,8 +298,15 @@ class World:
     def push(self, feed: Feed, payload: str = "x", mid: int = 0, receives: int = 1) -> int:
         """Lets a message come from the server. Returns its id."""
         self._mid = mid or self._mid + 1
-        feed.take(GetMessage(feed.qid, self._mid, payload=payload, receives=receives, pushed_at=self._mid))
+        feed.take([GetMessage(feed.qid, self._mid, payload=payload, receives=receives, pushed_at=self._mid)])
         return self._mid
+
+    def push_together(self, feed: Feed, count: int, payload: str = "x") -> list[int]:
+        """Lets messages come from the server in one read. Returns their ids."""
+        mids = range(self._mid + 1, self._mid + count + 1)
+        self._mid += count
+        feed.take([GetMessage(feed.qid, mid, payload=payload, receives=1, pushed_at=mid) for mid in mids])
+        return list(mids)
 
     def deleted(self, feed: Feed) -> list[int]:
         """Lets the server delete what it was asked to delete. Returns the ids."""

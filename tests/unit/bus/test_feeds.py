@@ -32,6 +32,50 @@ async def test_everybody_gets_it(world: World) -> None:
     assert nothing_left(q)
 
 
+async def test_what_comes_together_is_sent_together(world: World) -> None:
+    """Messages that come together go to each member in one write, in order; one with less room gets what fits, and the
+    rest when it has room."""
+    q = world.fan_out()
+    plain, careful, slow = world.client(), world.client(), world.client(credit=10)
+    plain.join(q)
+    careful.join(q, ack=True, prefetch=3)
+    slow.join(q)
+    sent = world.push_together(q, 8)
+    assert (plain.got, plain.reader.writes) == (sent, 1)
+    assert (careful.got, careful.reader.writes) == (sent[:3], 1)
+    await settled()
+    assert slow.got == []
+    careful.acknowledge(*sent[:2])
+    assert careful.got == sent[:5]
+    slow.reader.take()
+    await settled()
+    assert slow.got == sent
+    assert world.deleted(q) == sent[:2]
+    careful.acknowledge(*sent[2:])
+    assert careful.got == sent
+    assert sorted(world.deleted(q)) == sent[2:]
+    assert nothing_left(q)
+
+
+async def test_a_batch_does_not_exceed_the_outbox(nursery: trio.Nursery) -> None:
+    """One that does not read gets no more of a batch than its outbox holds and one message; all comes when it reads."""
+    world = World(nursery, outbox=500)
+    q = world.fan_out()
+    slow, fast = world.client(credit=0), world.client()
+    slow.join(q)
+    fast.join(q)
+    sent = world.push_together(q, 10, "x" * 100)
+    assert fast.got == sent
+    assert 500 <= slow.connection.outbox.unsent < 500 + len(fast.lines[0]) + 2
+    slow.reader.take()
+    await settled()
+    while world.fetched(q):
+        await settled()
+    assert slow.got == sent
+    assert sorted(world.deleted(q)) == sent
+    assert nothing_left(q)
+
+
 async def test_who_comes_later_gets_what_comes_later(world: World) -> None:
     """A message goes to the members that are there when it comes."""
     q = world.fan_out()

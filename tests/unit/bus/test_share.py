@@ -30,6 +30,26 @@ async def test_in_turn(world: World) -> None:
     assert nothing_left(share)
 
 
+async def test_what_comes_together_is_shared(world: World) -> None:
+    """Each member gets its turns of messages that come together, in one write; those that nobody can take wait."""
+    share = world.share()
+    one, two = world.client(), world.client()
+    one.join(share, ack=True, prefetch=2)
+    two.join(share, ack=True, prefetch=3)
+    sent = world.push_together(share, 7)
+    assert one.got == [sent[0], sent[2]]
+    assert two.got == [sent[1], sent[3], sent[4]]
+    assert one.reader.writes == two.reader.writes == 1
+    one.acknowledge(sent[0])
+    assert one.got[2:] == [sent[5]]
+    two.acknowledge(*two.got)
+    assert two.got[3:] == [sent[6]]
+    one.acknowledge(*one.got[1:])
+    two.acknowledge(sent[6])
+    assert sorted(world.deleted(share)) == sent
+    assert nothing_left(share)
+
+
 async def test_who_has_no_room_is_passed_over(world: World) -> None:
     """A member with its prefetch in hand gets nothing; the others get new messages."""
     share = world.share()

@@ -354,6 +354,23 @@ async def test_who_waits_for_a_connection_is_told_of_the_next_one(
     assert not cuts
 
 
+async def test_deliveries_of_one_read_are_one_batch(upstream: Scripted) -> None:
+    """Deliveries of one read go to their feed together, in order, and before what comes behind them."""
+    feed = subscribed(upstream)
+    _, request = upstream.posted
+    taken: list[list[int | None]] = []
+    feed.take = lambda deliveries: taken.append([each.mid for each in deliveries])  # type: ignore[method-assign]
+    for mid in (1, 2, 3):
+        upstream._take(GetMessage("q", mid, payload=b"x", req=request.req, type="response"))
+    assert taken == []
+    upstream._take(Subscribe("q", req=request.req, type="response"))
+    assert taken == [[1, 2, 3]]
+    upstream._take(GetMessage("q", 4, payload=b"x", req=request.req, type="response"))
+    upstream._hand_over()
+    upstream._hand_over()
+    assert taken == [[1, 2, 3], [4]]
+
+
 async def test_what_cannot_be_read_concerns_one_queue(upstream: Scripted, caplog: pytest.LogCaptureFixture) -> None:
     """Options that cannot be read count as none. A delivery that cannot be read is logged once and stays on the server;
     the subscription goes on, and nothing is asked of the server."""
@@ -363,10 +380,11 @@ async def test_what_cannot_be_read_concerns_one_queue(upstream: Scripted, caplog
     upstream._take(Error(500, "unreadable", "the answer cannot be read", req=asked.req))
     assert not feed.counted
     taken: list[GetMessage] = []
-    feed.take = taken.append  # type: ignore[method-assign]
+    feed.take = taken.extend  # type: ignore[method-assign]
     for _ in range(2):
         upstream._take(Error(500, "unreadable", "the answer cannot be read", req=request.req))
     upstream._take(GetMessage("q", 8, payload=b"x", req=request.req, type="response"))
+    upstream._hand_over()
     assert [message.mid for message in taken] == [8]
     assert upstream.posted == [asked, request]
     assert caplog.text.count("a message of 'q' cannot be read and stays on the queue server") == 1

@@ -14,7 +14,10 @@ from qs_serving.socket_transport import SocketTransport
 
 
 class Pipe:
-    """A transport that takes as many bytes at once as it has capacity for, and the rest later."""
+    """A transport that takes as many bytes at once as it has capacity for, and the rest later. begun: the bytes that
+    the next call has to bring again, as with TLS."""
+
+    begun = 0
 
     def __init__(self) -> None:
         self.room = 0
@@ -92,6 +95,45 @@ async def test_order_and_tokens(pipe: Pipe, outbox: Outbox, told: list[object], 
     assert (outbox.unsent, len(nursery.child_tasks)) == (0, 0)
     assert outbox.put(b"!")
     assert pipe.taken.endswith(b"jk!")
+
+
+async def test_documents_sent_together(pipe: Pipe, outbox: Outbox, told: list[object]) -> None:
+    """Documents that are put together wait one by one if the socket does not take them: those that have not begun can
+    be withdrawn, and each token is told."""
+    pipe.give(100)
+    documents = [b"<0>", b"<1>", b"<2>", b"<3>"]
+    assert outbox.put_all(documents, b"".join(documents), range(4)) == 4
+    pipe.room = 4
+    assert outbox.put_all(documents, b"".join(documents), range(4)) == 1
+    assert outbox.put_all([b"<4>"], b"<4>", [4]) == 0
+    assert outbox.unsent == 11
+    await settled()
+    outbox.withdraw(lambda token: token == 2)
+    assert outbox.unsent == 8
+    pipe.give(2)
+    await settled()
+    assert (pipe.taken, told) == (b"<0><1><2><3><0><1>", [1])
+    pipe.give(100)
+    await settled()
+    assert (pipe.taken, told, outbox.unsent) == (b"<0><1><2><3><0><1><3><4>", [1, 3, 4], 0)
+    outbox.close()
+    assert outbox.put_all(documents, b"".join(documents), range(4)) == 0
+
+
+@pytest.mark.parametrize("taken", [0, 2, 3])
+async def test_documents_that_are_encrypted_together(
+    taken: int, pipe: Pipe, outbox: Outbox, told: list[object]
+) -> None:
+    """Bytes that the transport has encrypted already are brought to it again in one piece."""
+    pipe.room, pipe.begun = taken, 5
+    documents = [b"<0>", b"<1>", b"<2>", b"<3>"]
+    assert outbox.put_all(documents, b"".join(documents), range(4)) == taken // 3
+    assert outbox.unsent == 12 - taken
+    first, _ = outbox._waiting[0]  # type: ignore[index]
+    assert len(first) >= pipe.begun
+    pipe.give(100)
+    await settled()
+    assert (pipe.taken, told, outbox.unsent) == (b"<0><1><2><3>", list(range(taken // 3, 4)), 0)
 
 
 async def test_drained_waits_for_everything(pipe: Pipe, outbox: Outbox, nursery: trio.Nursery) -> None:
