@@ -64,15 +64,18 @@ class AsyncBusMessages(AsyncClosing):
     async def __anext__(self) -> GetMessage:
         if self._inherited:
             raise OtherProcess
-        async with self._running:
-            with anyio.CancelScope() as self._wait_scope:  # `aclose` in another task cancels it
-                try:
+        try:
+            # What one read has brought is handed out without a lock or a scope: only waiting needs them.
+            if not self._running.locked() and type(step := self._advance(self._steps, Deliver)) is Deliver:
+                return step.message
+            async with self._running:
+                with anyio.CancelScope() as self._wait_scope:  # `aclose` in another task cancels it
                     step = await self._run(self._steps, Deliver)
-                except Exception:
-                    self.close()
-                    raise
-                if isinstance(step, Deliver):
-                    return step.message
+                    if isinstance(step, Deliver):
+                        return step.message
+        except Exception:
+            self.close()
+            raise
         raise StopAsyncIteration
 
     async def open(self, *, patient: bool = False) -> None:
@@ -120,30 +123,50 @@ class AsyncBusMessages(AsyncClosing):
         the iterator was closed."""
         session: Session | None = None
         failure: OSError | None = None
-        step = self._pending_step if steps is self._steps else None
         await checkpoint_if_cancelled()
         try:
-            while not self._closed:
-                if step is None:
-                    step = steps.send(session) if failure is None else steps.throw(failure)
-                    session = failure = None
+            while (step := self._advance(steps, stop, session, failure)) is not None:
                 if stop is not None and isinstance(step, stop):
                     return step
-                if step is not self._pending_step:
-                    self._pending_step = step
-                    if not (isinstance(step, Read) and step.going_on):
-                        self._deadline = _deadline(step)
+                session = failure = None
                 try:
                     session = await self._perform(step)
                 except OSError as error:
                     failure = error
-                self._pending_step = step = None
-        except StopIteration:
-            pass
+                self._pending_step = None
         finally:
             if self._closed:
                 self._disconnect()
         return None
+
+    def _advance(
+        self,
+        steps: Steps,
+        stop: type[Step] | None,
+        session: Session | None = None,
+        failure: OSError | None = None,
+    ) -> Step | None:
+        """Takes the steps that need no waiting. Returns the first one that has to be waited for, which is the pending
+        one then, or that is of type `stop`. Returns None at the end of the steps, or when the iterator was closed.
+
+        session, failure: the result of the step before."""
+        if self._closed:
+            return None
+        if self._pending_step is not None and steps is self._steps:
+            return self._pending_step
+        try:
+            step = steps.send(session) if failure is None else steps.throw(failure)
+            while type(step) is Send:
+                if self._connection is not None:
+                    self._connection.flush()
+                step = steps.send(None)
+        except StopIteration:
+            return None
+        if stop is None or type(step) is not stop:
+            self._pending_step = step
+            if not (isinstance(step, Read) and step.going_on):
+                self._deadline = _deadline(step)
+        return step
 
     async def _perform(self, step: Step) -> Session | None:
         connection = self._connection
@@ -154,8 +177,6 @@ class AsyncBusMessages(AsyncClosing):
             case Pause():
                 self._disconnect()
                 await anyio.sleep_until(self._deadline)
-            case Send() if connection is not None:
-                connection.flush()
             case Read() if connection is not None:
                 connection.flush()
                 await connection.more(self._deadline)

@@ -116,14 +116,15 @@ class Subscription(MessageBuffer):
     def next(self) -> GetMessage | None:
         """Returns the next delivery, or None until one comes. Raises ServerError when the server has ended the
         subscription, Ended when this side has."""
-        message = self.take()
-        if message is None and self.ending is not None:
-            raise Ended
-        if isinstance(message, Error):
-            self.put(message)  # it stays the last message: each further call raises it again
-            raise exception_for(message)
-        if not isinstance(message, GetMessage):
+        if not self._messages:
+            if self.ending is not None:
+                raise Ended
             return None
+        message = self._messages[0]
+        if type(message) is not GetMessage:  # an error: it stays the last message, and each further call raises it
+            assert isinstance(message, Error)  # noqa: S101 - nothing else is put in
+            raise exception_for(message)
+        self._messages.popleft()
         message.lease = self.lease
         if message.qid is None:
             message.qid = self.request.qid  # servers may leave out the queue of the request
