@@ -71,6 +71,7 @@ _MID_WITH = (
 )
 _MID = re.compile(_MID_WITH)
 _PAYLOAD_AND_MID = re.compile(rb"(?:%b|)%b" % (_PAYLOAD, _MID_WITH))
+_PAYLOAD_END = b"</payload>"
 _MIDS = re.compile(rb'<messages>((?>(?:<mid(?: receives="[0-9]{1,18}+"|)>[0-9]{1,18}+</mid>)*))</messages>' + _END)
 _A_MID = re.compile(rb'<mid(?: receives="%b"|)>%b</mid>' % (_NUMBER, _NUMBER))
 _PRODUCER = re.compile(rb"<producer>([^<]{1,%d}+)</producer>" % QID)
@@ -257,6 +258,8 @@ _Head = tuple[_Reader, str | None, bool, tuple[tuple[str, Any], ...]]
 _HEADS, _LONGEST_HEAD = 8, 1024
 """Heads that are remembered of a stream, and the most bytes of each: most clients have fewer operations, and heads of
 100 to 200 bytes."""
+_WITHOUT_QUEUE = b"ping", b"receive-message"
+"""Operations whose documents name no queue in front of their body."""
 _RESP = b'" resp="'
 """The bytes between the values of `req` and `resp`."""
 _TELLING = len(b'"><op><')
@@ -449,14 +452,26 @@ def _release_or_extend(cls: type[ReleaseMessage] | type[ExtendMessage]) -> _Read
 
 
 def _get(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
-    found = _match(_PAYLOAD_AND_MID, data, at)
-    encoded, payload, status, receives, pushed_at, visible_at, mid = found.groups()
+    payload: bytes | None = None
+    if data.startswith(_OPEN, at):  # as in `_push`
+        start = at + len(_OPEN)
+        stop = data.find(b"<", start)
+        if not data.startswith(_PAYLOAD_END, stop):
+            raise _NotPlainError
+        payload = _text(bytes(data[start:stop]))
+        found = _match(_MID, data, stop + len(_PAYLOAD_END))
+        status, receives, pushed_at, visible_at, mid = found.groups()
+    else:
+        found = _match(_PAYLOAD_AND_MID, data, at)
+        encoded, text, status, receives, pushed_at, visible_at, mid = found.groups()
+        if text is not None:
+            payload = _payload(encoded, text)
     message = GetMessage(
         qid,
         int(mid),
         False,
         None,
-        None if payload is None else _payload(encoded, payload),
+        payload,
         None if status is None else status.decode(),
         None if receives is None else int(receives),
         None if pushed_at is None else int(pushed_at),
@@ -499,7 +514,7 @@ class PlainReader:
         """serving: see `Peer`."""
         # The next document of a stream differs from an earlier one in its ids and its body alone, so its head is known.
         self._before = b""  # the bytes of the last head up to the value of `req`, or else to the first `>`
-        self._has_req = self._has_resp = False  # whether the last head has these
+        self._has_req = False  # the last head has a `req`
         # The last heads that begin so, each behind its bytes from the end of its last id on; by the byte at `_TELLING`.
         self._heads: dict[int, tuple[bytes, _Head]] = {}
         self._limits = limits
@@ -519,7 +534,7 @@ class PlainReader:
             start = at + len(before)
             stop = behind_req = data.find(b'"', start, start + REQ + 1) if self._has_req else start - 1
             begun = 0  # where the value of `resp` begins, if there is one
-            if self._has_resp and stop > 0 and data.startswith(_RESP, stop):
+            if self._has_req and stop > 0 and data.startswith(_RESP, stop):
                 begun = stop + len(_RESP)
                 stop = data.find(b'"', begun, begun + REQ + 1)
             if 0 < stop < len(data) - _TELLING:
@@ -569,13 +584,15 @@ class PlainReader:
             raise _NotPlainError  # the parser reports which number is missing
         head, end = (_READERS[op], qid, request, values), matched.end()
         # A long head has white space in it, which must not stay in memory while the client is idle. A `resp` is known
-        # only behind a `req`: that is how answers to requests look.
-        if end - at <= _LONGEST_HEAD and (resp is None or req is not None):
+        # only behind a `req`: that is how answers to requests look. A head without a queue would stand for the
+        # beginning of one with a queue, where both occur.
+        is_whole = qid is not None or op in _WITHOUT_QUEUE
+        if is_whole and end - at <= _LONGEST_HEAD and (resp is None or req is not None):
             # Without `req`, the last quote before the `>` stands for the one behind `req`.
             start, stop = matched.span(2) if req is not None else (mark := data.index(b">", at), mark - 1)
             before = bytes(data[at:start])
-            if before != self._before or (resp is not None) != self._has_resp or len(self._heads) == _HEADS:
-                self._before, self._has_req, self._has_resp = before, req is not None, resp is not None
+            if before != self._before or len(self._heads) == _HEADS:
+                self._before, self._has_req = before, req is not None
                 self._heads.clear()
             if resp is not None:
                 stop = matched.end(3)

@@ -415,6 +415,15 @@ def test_the_namespace_is_taken_literally(dot: bytes) -> None:
         assert PlainReader(Limits()).read(data[:at] + dot + data[at + 1 :]) is None
 
 
+def test_a_head_without_a_queue() -> None:
+    """An answer without a queue does not stand for the beginning of one with a queue; deliveries have a known head."""
+    reader = PlainReader(Limits())
+    for qid in (None, "q", "q", None, "r"):
+        message = GetMessage(qid, 1, payload=b"x", status="delivered", req="1", type="response")
+        data = serialize(message)
+        assert reader.read(data) == (message, len(data))
+
+
 def test_long_heads_are_not_remembered() -> None:
     """White space in the heads of a client's documents does not stay in memory."""
     reader = PlainReader(Limits())
