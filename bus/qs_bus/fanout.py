@@ -81,10 +81,8 @@ class FanOut(Feed):
 
     def copied(self, mids: Iterable[int]) -> None:
         """Counts messages as handled by the names, after their queues have got copies."""
-        for mid in mids:
-            message = self.messages.get(mid)
-            if message is not None and not message.done:
-                self.handled(message)
+        found = [message for mid in mids if (message := self.messages.get(mid)) is not None]
+        self.handled(message for message in found if not message.done)
 
     def not_copied(self, mids: Iterable[int]) -> None:
         """Stops waiting for the copies of messages, because no name is left."""

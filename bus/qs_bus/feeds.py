@@ -7,6 +7,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from qs_schemas import GetMessage, Peer
@@ -151,14 +153,21 @@ class DeliveryBatch:
             return
         for message in self.messages[:count]:
             message.delivered = True
-            message.feed.handled(message)
+        report_handled(self.messages[:count])
 
     def report(self) -> None:
         """Tells the feeds what members have handled. Call this when all members have been sent the batch."""
         members, self._handled = self._handled, 0
-        for message in self.messages if members else ():
-            message.delivered = True
-            message.feed.handled(message, members)
+        if members:
+            for message in self.messages:
+                message.delivered = True
+            report_handled(self.messages, members)
+
+
+def report_handled(messages: Iterable[HeldMessage], members: int = 1) -> None:
+    """Tells the feeds of messages that a member has handled them, or that several members have."""
+    for feed, some in groupby(messages, attrgetter("feed")):  # nearly always all are of one feed
+        feed.handled(some, members)
 
 
 class Member(Protocol):
@@ -343,10 +352,18 @@ class Feed(ABC):
         del self.members[member]
         self._upstream.sync(self)
 
-    def handled(self, message: HeldMessage, members: int = 1) -> None:
-        """Counts that a member has handled a message, or several members have."""
-        message.handled = True
-        self._count_down(message, members)
+    def handled(self, messages: Iterable[HeldMessage], members: int = 1) -> None:
+        """Counts that a member has handled messages, or several members have."""
+        # Without a call for each message, as each delivery comes here: those that nobody is waited for are one list.
+        settled: list[int] = []
+        for message in messages:
+            message.handled = True
+            message.unhandled -= members
+            if message.unhandled <= message.doubtful and not message.done:
+                message.done = True
+                settled.append(message.mid)
+        if settled:
+            self._delete(*settled)
 
     def not_handled(self, message: HeldMessage) -> None:
         """Counts that a member has gone without handling a message, or will not handle it."""
@@ -359,7 +376,8 @@ class Feed(ABC):
         self._count_down(message, 0)
 
     def _count_down(self, message: HeldMessage, members: int = 1) -> None:
-        """Reduces the number of members that the feed waits for, and settles the message if none is left."""
+        """Reduces the number of members that the feed waits for, and settles the message if none is left. members: how
+        many have gone without handling it."""
         message.unhandled -= members
         if not message.done and message.unhandled <= (message.doubtful if message.handled else 0):
             self._settle(message)
@@ -368,10 +386,14 @@ class Feed(ABC):
         """Deletes a message on the server if a member has handled it, and releases it otherwise."""
         message.done = True
         if message.handled:
-            # `deleted` forgets the message after the answer: if the connection breaks before, it comes again.
-            self._upstream.deletes.add(self, message.mid)
+            self._delete(message.mid)
         else:
             self._release(message)
+
+    def _delete(self, *mids: int) -> None:
+        """Deletes messages on the server."""
+        # `deleted` forgets them after the answer: if the connection breaks before, they come again.
+        self._upstream.deletes.add(self, *mids)
 
     def _release(self, message: HeldMessage, delay: float | None = None, *, counts: bool = True) -> None:
         """Releases a message on the server. A message that no member has got does not count as received."""

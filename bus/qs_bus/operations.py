@@ -46,6 +46,11 @@ class Client(Protocol):
         """The subscriptions from which the client gets messages."""
 
     @property
+    def acknowledged(self) -> dict[Subscription, list[HeldMessage]]:
+        """Messages that the client has acknowledged, for the session to report when the requests at hand are
+        handled."""
+
+    @property
     def timers(self) -> Timers:
         """Calls functions at a later time."""
 
@@ -115,8 +120,7 @@ def _delete_message(client: Client, request: DeleteMessage) -> Message:
 
 def _acknowledge(client: Client, qid: str, mid: int) -> None:
     subscription, message = _take_unacknowledged(client, qid, mid)
-    message.feed.handled(message)
-    subscription.pump()
+    client.acknowledged.setdefault(subscription, []).append(message)
 
 
 def _take_unacknowledged(client: Client, qid: str, mid: int) -> tuple[Subscription, HeldMessage]:

@@ -278,14 +278,14 @@ class RetryQueue(Generic[K, T]):
         self._resting: set[K] = set()
         self._empty: trio.Event | None = None
 
-    def add(self, key: K, item: T) -> None:
-        """Adds an item for a key. Its request is sent with the next batch of that key."""
+    def add(self, key: K, *added: T) -> None:
+        """Adds items for a key, one at least. Their requests are sent with the next batches of that key."""
         items = self._items.get(key)
         if items is None:
-            self._items[key] = deque((item,))
+            self._items[key] = deque(added)
             self._calls.collect(partial(self._begin, key))
         else:
-            items.append(item)
+            items.extend(added)
 
     def discard(self, key: K) -> list[T]:
         """Drops the items of a key and returns them. Items whose request is under way are not dropped."""

@@ -20,6 +20,7 @@ from qs_serving.options import ServerLimits
 from qs_serving.strangers import PIECE, Strangers
 from qs_serving.timers import Timers
 
+from .feeds import HeldMessage
 from .operations import operation_of, waits
 from .options import BusOptions
 from .rights import RefusedError, Rights
@@ -112,7 +113,8 @@ class BusSession:
 
     __slots__ = (
         "_bus", "_caller", "_closes", "_connection", "_counts", "_has_more", "_has_sent", "_is_running", "_limits",
-        "_outbox", "_peer", "_silent", "_tasks", "_turn", "_wait", "rights", "server_name", "subscriptions", "timers",
+        "_outbox", "_peer", "_silent", "_tasks", "_turn", "_wait", "acknowledged", "rights", "server_name",
+        "subscriptions", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +131,7 @@ class BusSession:
         an access file."""
         self.rights = Rights(caller)
         self.subscriptions: list[Subscription] = []
+        self.acknowledged: dict[Subscription, list[HeldMessage]] = {}
         self.timers, self.server_name = bus.timers, bus.server_name
         self._connection = connection
         self._outbox = connection.outbox
@@ -201,20 +204,23 @@ class BusSession:
         """Handles requests up to one that has to wait. Returns their number, `most` at most."""
         group, requests = _Group([]), self._connection.requests
         count = 0
-        while requests and count < most and not self._closes and not self._connection.is_closing:
-            event = requests.popleft()
-            count += 1
-            if isinstance(event, Fault):
-                self._add(group, event, event.message(new_resp()))
-                self._closes = event.error.closes
-            elif waits(event):
-                self._send(group)  # earlier answers go before the messages of a subscription
-                self._wait = trio.CancelScope()
-                self._tasks.start_soon(self._answer_later, event, self._wait)
-                self._connection.pause()
-                return count
-            else:
-                self._add(group, event, self.answer_to(event))
+        try:
+            while requests and count < most and not self._closes and not self._connection.is_closing:
+                event = requests.popleft()
+                count += 1
+                if isinstance(event, Fault):
+                    self._add(group, event, event.message(new_resp()))
+                    self._closes = event.error.closes
+                elif waits(event):
+                    self._send(group)  # earlier answers go before the messages of a subscription
+                    self._wait = trio.CancelScope()
+                    self._tasks.start_soon(self._answer_later, event, self._wait)
+                    self._connection.pause()
+                    return count
+                else:
+                    self._add(group, event, self.answer_to(event))
+        finally:  # in any case: a message that is not reported would stay in flight
+            self.report_acknowledged()
         if self._closes:
             self._send_no_more()
         self._send(group)
@@ -228,6 +234,13 @@ class BusSession:
         else:
             self._connection.answered()
         return count
+
+    def report_acknowledged(self) -> None:
+        """Reports what the client has acknowledged with the requests of one group: once for each subscription."""
+        if self.acknowledged:
+            acknowledged, self.acknowledged = self.acknowledged, {}
+            for subscription, messages in acknowledged.items():
+                subscription.acknowledged(messages)
 
     async def _let_others_run(self, turn: object) -> None:
         """Goes on in the next pass of the loop. Meanwhile nothing is read from the client."""

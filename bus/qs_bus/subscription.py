@@ -14,7 +14,7 @@ from qs_schemas import Peer
 from qs_serving.outbox import Outbox
 from qs_serving.timers import Timers
 
-from .feeds import DeliveryBatch, HeldMessage
+from .feeds import DeliveryBatch, HeldMessage, report_handled
 from .options import BusOptions, Policy
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Subscription:
             message.feed.doubt(message)
             return
         del self.pending[message.key]
-        message.feed.handled(message)
+        message.feed.handled([message])
 
     @property
     def doubtful(self) -> bool:
@@ -182,9 +182,10 @@ class Subscription:
 
     def confirm_silent(self) -> None:
         """Reports the written messages as handled: the client has turned out to be one that only listens."""
-        for message in self._settle_doubts(self.feeds):
+        written = self._settle_doubts(self.feeds)
+        for message in written:
             self.pending.pop(message.key, None)
-            message.feed.handled(message)
+        report_handled(written)
         self._doubtful = None
 
     def _settle_doubts(self, feeds: list[Feed]) -> list[HeldMessage]:
@@ -251,8 +252,13 @@ class Subscription:
 
     def take(self, key: tuple[str, int]) -> HeldMessage | None:
         """Removes and returns the message that the client acknowledges or releases. Returns None if the client does not
-        have the message, or does not acknowledge at all."""
+        have the message, or does not acknowledge at all. The caller reports the message to its feed."""
         return self.pending.pop(key, None) if self.ack else None
+
+    def acknowledged(self, messages: list[HeldMessage]) -> None:
+        """Reports messages that the client has acknowledged, and sends what there is room for now."""
+        report_handled(messages)
+        self.pump()
 
     def delay(self, message: HeldMessage, seconds: float, timers: Timers) -> None:
         """Delivers a released message again after so many seconds. Until then the message does not count against the

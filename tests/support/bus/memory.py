@@ -32,8 +32,8 @@ EVERYTHING = 1 << 60
 class Asked(list[tuple[Feed, Any]]):
     """Stands for a retry queue: keeps everything that was asked for, in order."""
 
-    def add(self, feed: Feed, thing: Any) -> None:
-        self.append((feed, thing))
+    def add(self, feed: Feed, *things: Any) -> None:
+        self.extend((feed, thing) for thing in things)
 
     def of(self, feed: Feed) -> list[Any]:
         """Takes out what one feed has asked for."""
@@ -249,8 +249,15 @@ class Client:
         return [payload for line in self.lines for payload in payloads(line)]
 
     def acknowledge(self, *which: int, qid: str = "q") -> list[int]:
-        """Acknowledges messages. Returns the codes of the answers, 0 for an answer that is not an error."""
-        return [self._code(DeleteMessage(qid, mid)) for mid in which]
+        """Acknowledges messages, each in a read of its own. Returns the codes of the answers, 0 for an answer that is
+        not an error."""
+        return [code for mid in which for code in self.acknowledge_together(mid, qid=qid)]
+
+    def acknowledge_together(self, *which: int, qid: str = "q") -> list[int]:
+        """Acknowledges messages in one read. Returns the codes of the answers."""
+        codes = [self._code(DeleteMessage(qid, mid)) for mid in which]
+        self.session.report_acknowledged()
+        return codes
 
     def release(self, mid: int, delay: float | None = None, qid: str = "q", *, counts: bool = True) -> int:
         return self._code(ReleaseMessage(qid, mid, delay=delay, uncounted=not counts))

@@ -57,6 +57,24 @@ async def test_what_comes_together_is_sent_together(world: World) -> None:
     assert nothing_left(q)
 
 
+async def test_what_is_acknowledged_together(world: World) -> None:
+    """Acknowledgements of one read are one report to each feed, and one write brings what there is room for then."""
+    q, r = world.fan_out("q"), world.fan_out("r")
+    client = world.client()
+    client.join(q, r, ack=True, prefetch=6)
+    ours, theirs = world.push_together(q, 5), world.push_together(r, 5)
+    assert client.got == [*ours, *theirs[:1]]
+    assert client.acknowledge_together(*ours[:4], ours[0], theirs[0]) == [0, 0, 0, 0, 404, 404]
+    assert client.acknowledge_together(theirs[0], qid="r") == [0]
+    assert client.got == [*ours, *theirs]
+    assert client.reader.writes == 3  # the rest came with the first room
+    assert (world.deleted(q), world.deleted(r)) == (ours[:4], theirs[:1])
+    client.leave()
+    assert (world.released(q), world.released(r)) == (ours[4:], theirs[:0:-1])
+    assert nothing_left(q)
+    assert nothing_left(r)
+
+
 async def test_a_batch_does_not_exceed_the_outbox(nursery: trio.Nursery) -> None:
     """One that does not read gets no more of a batch than its outbox holds and one message; all comes when it reads."""
     world = World(nursery, outbox=500)
