@@ -12,6 +12,7 @@ from qs_schemas.limits import REASON
 
 from .backoff import delays
 from .errors import InternalError, NoAnswer, ServerError, ServerUnavailable, exception_for, passes_by_itself
+from .waiting import Lease
 
 TEXT = str | bytes | bytearray | memoryview
 """The types of a name. Bytes are UTF-8; the messages decode them and refuse any other type."""
@@ -22,11 +23,14 @@ M = TypeVar("M", bound=Message)
 @dataclass(slots=True)  # not frozen: that would double the time of making one, and each request has one
 class Exchange:
     """A request whose answer is awaited. patience: seconds that the server may take beyond the client's timeout,
-    because the request asks it to wait; pause: seconds to wait before sending the request."""
+    because the request asks it to wait; pause: seconds to wait before sending the request; lease: of the message that
+    the request acknowledges. If that is of a subscription whose acknowledgements go behind, the request is only
+    written, and takes the place of its answer."""
 
     request: Message
     patience: float = 0.0
     pause: float = 0.0
+    lease: Lease | None = None
 
     def within(self, timeout: float | None) -> float | None:
         """Returns the seconds in which the answer has to come for a client with that timeout; None: no limit."""
@@ -37,9 +41,9 @@ Call: TypeAlias = Generator[Exchange, Message, T]
 """A generator that yields exchanges, is sent their answers, and returns the call's value."""
 
 
-def ask(request: M, patience: float = 0.0) -> Call[M]:
+def ask(request: M, patience: float = 0.0, lease: Lease | None = None) -> Call[M]:
     """Sends a request and returns its answer. Raises the exception for an `Error`."""
-    answer = yield Exchange(request, patience)
+    answer = yield Exchange(request, patience, lease=lease)
     if isinstance(answer, Error):
         raise exception_for(answer)
     return answer  # type: ignore[return-value] # the session has checked that it is of the request's kind
@@ -54,7 +58,10 @@ _MOST_ATTEMPTS = 5
 
 
 def ask_until_answered(
-    request: M, patience: float | None = None, unanswered: list[ServerUnavailable] | None = None
+    request: M,
+    patience: float | None = None,
+    unanswered: list[ServerUnavailable] | None = None,
+    lease: Lease | None = None,
 ) -> Call[M]:
     """Sends a request that is safe to repeat, again after each error that passes by itself, and returns its answer.
     Raises the last error when the pauses took `patience` seconds in all (None: `REPEAT_FOR`).
@@ -62,13 +69,14 @@ def ask_until_answered(
     Safe are a push with a key, which the server stores once, and a delete with the count of receives, which removes no
     message that has been received again since.
 
-    unanswered: gets the errors after which it is not known whether the server has carried out the request.
+    unanswered: gets the errors after which it is not known whether the server has carried out the request; lease: as
+    in `Exchange`.
     """
     pauses, pause, timeouts = delays(), 0.0, 0
     left = REPEAT_FOR if patience is None else patience
     while True:
         try:
-            answer = yield Exchange(request, pause=pause)
+            answer = yield Exchange(request, pause=pause, lease=lease)
             if isinstance(answer, Error):
                 raise exception_for(answer)
             return answer  # type: ignore[return-value] # see `ask`

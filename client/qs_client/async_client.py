@@ -13,11 +13,13 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import anyio
+from anyio.lowlevel import checkpoint_if_cancelled
 
 from qs_schemas import CLIENT_LIMITS, Message
 from qs_schemas.serializing import check_lengths
 
 from . import calls, claim_calls, policy_calls
+from .acknowledgements import Acknowledgements
 from .asking import Call, Exchange, copy_signature, drive_async
 from .async_connection import AsyncConnection
 from .async_deliveries import AsyncDeliveries
@@ -31,7 +33,7 @@ from .lifetimes import call_after_fork
 from .place import Place, endpoint
 from .security import Tls, Token
 from .settings import Settings
-from .waiting import LINGER
+from .waiting import LINGER, Lease
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,7 +67,11 @@ def _subscription(call: Callable[P, Subscribing]) -> "Callable[Concatenate[Async
 
     def method(self: "AsyncQueueClient", /, *args: P.args, **kwargs: P.kwargs) -> AsyncDeliveries:
         return AsyncDeliveries(
-            self._opened, lambda: self.timeout, *call(*args, **kwargs), disconnects=lambda: self._disconnects
+            self._opened,
+            lambda: self.timeout,
+            *call(*args, **kwargs),
+            confirm=self._confirm_acknowledgements,
+            disconnects=lambda: self._disconnects,
         )
 
     copy_signature(method, call, "AsyncQueueClient", returns=AsyncDeliveries)
@@ -115,6 +121,7 @@ class AsyncQueueClient(Settings):
         self._attempts: deque[Opening] = deque()  # cancelled attempts to resume
         self._opening = anyio.Lock()
         self._receiving = anyio.Lock()
+        self._confirming = anyio.Lock()
 
     def __repr__(self) -> str:
         state = "" if self.connected else "not "
@@ -141,9 +148,15 @@ class AsyncQueueClient(Settings):
         (await self._opened(fresh=False)).flush()
 
     async def disconnect(self) -> None:
-        """Closes all connections. Calls that wait in other tasks raise ServerUnavailable, and so do subscriptions, also
-        those that wait for a server to come back."""
+        """Closes all connections. Acknowledgements that are written and not confirmed get a second for that first.
+        Calls that wait in other tasks raise ServerUnavailable, and so do subscriptions, also those that wait for a
+        server to come back."""
         self._disconnects += 1
+        if (shared := self._connection) is not None and shared.session.unconfirmed:
+            with anyio.CancelScope(shield=True):
+                async with self._confirming:
+                    for acknowledgements in shared.session.unconfirmed:
+                        await self._await_last(shared, acknowledgements)
         connections: list[AsyncConnection | Opening] = [*self._waiting, *self._spare, *self._attempts]
         if self._connection is not None:
             connections.append(self._connection)
@@ -279,6 +292,8 @@ class AsyncQueueClient(Settings):
             check_lengths(exchange.request)
         if exchange.pause:
             await anyio.sleep(exchange.pause)
+        if exchange.lease is not None and await self._acknowledge_behind(exchange.lease, exchange.request):
+            return exchange.request
         if exchange.patience:
             return await self._exchange_alone(exchange)
         connection = await self._opened()
@@ -313,13 +328,53 @@ class AsyncQueueClient(Settings):
         if not releases:
             return
         with anyio.move_on_after(LINGER, shield=True), contextlib.suppress(ServerError, OSError):
-            other = await self._open()
-            try:
+            async with self._connection_for_the_rest() as other:
                 asked = [other.session.ask(release) for release in releases]
                 for each in asked:
                     await other.answered(each, math.inf, None)
-            finally:
-                other.close()
+
+    @contextlib.asynccontextmanager
+    async def _connection_for_the_rest(self) -> AsyncIterator[AsyncConnection]:
+        """Yields a new connection for what a lost one has left to do."""
+        other = await self._open()
+        try:
+            yield other
+        finally:
+            other.close()
+
+    async def _acknowledge_behind(self, lease: Lease, request: Message) -> bool:
+        """Writes the acknowledgement of a message if nobody has to wait for its answer. Returns False if somebody has
+        to."""
+        connection = self._connection
+        if connection is None or not connection.usable:
+            return False
+        await checkpoint_if_cancelled()
+        if not connection.session.acknowledge(lease, request):
+            return False
+        connection.flush()
+        return True
+
+    async def _confirm_acknowledgements(self, acknowledgements: Acknowledgements) -> None:
+        """Waits until the acknowledgements of a subscription that has ended are confirmed: on its connection, or on a
+        new one if that is lost. Logs what is not known in the end."""
+        # Shielded: a task that is cancelled would otherwise leave it unknown what is done. Each wait ends after LINGER.
+        with anyio.CancelScope(shield=True):
+            async with self._confirming:  # one task at a time can wait for the same answer
+                connection = self._connection
+                if connection is not None and acknowledgements in connection.session.unconfirmed:
+                    await self._await_last(connection, acknowledgements)
+                if acknowledgements.last is not None:
+                    with anyio.move_on_after(LINGER), contextlib.suppress(ServerError, OSError):
+                        async with self._connection_for_the_rest() as other:
+                            other.session.acknowledge_again(acknowledgements)
+                            await self._await_last(other, acknowledgements)
+                acknowledgements.finish()
+
+    async def _await_last(self, connection: AsyncConnection, acknowledgements: Acknowledgements) -> None:
+        """Waits until all acknowledgements are answered, if the server does that within LINGER."""
+        if (last := acknowledgements.last) is not None:
+            with anyio.move_on_after(LINGER), contextlib.suppress(ServerError, OSError):
+                await connection.answered(last, math.inf, None)
 
     async def _connection_alone(self) -> AsyncConnection:
         """Returns a connection that no other call uses: an idle connection, or a new one."""

@@ -10,6 +10,7 @@ import anyio
 
 from qs_schemas import Error, GetMessage, Subscribe
 
+from .acknowledgements import Acknowledgements
 from .async_connection import AsyncConnection
 from .backoff import Outages
 from .errors import Ended, OtherProcess, ServerError, exception_for
@@ -28,7 +29,8 @@ class AsyncDeliveries(AsyncClosing):
     # Ensures what `Deliveries` does, and that a cancelled poll loses nothing: neither a message, nor the answer to the
     # subscribe request, nor the time of the next attempt. A poll shorter than these take would never come to an end.
     #
-    # Never waits in `_end`, which also runs when the iterator is collected.
+    # Never waits in `_end`, which also runs when the iterator is collected: then `disconnect` waits until what went
+    # behind is confirmed.
 
     def __init__(
         self,
@@ -36,14 +38,19 @@ class AsyncDeliveries(AsyncClosing):
         timeout: Callable[[], float | None],
         request: Subscribe,
         outages: Outages,
+        acknowledgements: Acknowledgements,
         *,
+        confirm: Callable[[Acknowledgements], Awaitable[None]],
         disconnects: Callable[[], int],
     ) -> None:
-        """disconnects: returns how often the program has called `disconnect()`."""
+        """confirm: waits, at the end, until the acknowledgements are confirmed; disconnects: returns how often the
+        program has called `disconnect()`."""
         self._opened = opened
         self._timeout = timeout
         self._request = request
         self._outages = outages
+        self._acknowledgements = acknowledgements
+        self._confirm = confirm
         self._disconnects = disconnects
         self._next_attempt = -math.inf  # on the loop's clock, after a lost connection
         self._open: tuple[AsyncConnection, Subscription] | None = None
@@ -58,6 +65,12 @@ class AsyncDeliveries(AsyncClosing):
         self._inherited = self._closed = True
         self._asking = anyio.Lock(fast_acquire=True)
         self._open = self._wait_scope = None
+        self._acknowledgements.forget()
+
+    @property
+    def taken_away(self) -> int:
+        """See `Deliveries.taken_away`."""
+        return self._acknowledgements.taken_away
 
     def __aiter__(self) -> Self:
         return self
@@ -65,16 +78,26 @@ class AsyncDeliveries(AsyncClosing):
     async def __anext__(self) -> GetMessage:
         if self._inherited:
             raise OtherProcess
-        async with self._asking:
-            with anyio.CancelScope() as self._wait_scope:
-                while not self._closed:
-                    try:
-                        connection, subscription = await self._subscribed()
-                        return await connection.delivery(subscription)
-                    except Ended:  # by `aclose`, in another task
-                        break
-                    except (ServerError, OSError) as error:
-                        self._lost(error)
+        try:
+            async with self._asking:
+                with anyio.CancelScope() as self._wait_scope:
+                    while not self._closed:
+                        try:
+                            self._acknowledgements.confirm()
+                        except ServerError:  # not one of those that begin anew
+                            self._end()
+                            raise
+                        try:
+                            connection, subscription = await self._subscribed()
+                            return await connection.delivery(subscription)
+                        except Ended:  # by `aclose`, in another task
+                            break
+                        except (ServerError, OSError) as error:
+                            self._lost(error)
+        except (ServerError, OSError):
+            await self._confirm_all()
+            raise
+        await self._confirm_all()  # of messages that were handled while another task closed
         raise StopAsyncIteration
 
     def _lost(self, error: ServerError | OSError) -> None:
@@ -99,7 +122,8 @@ class AsyncDeliveries(AsyncClosing):
             self._outages.check(self._disconnects())
             connection = await self._opened()
             await connection.await_greeting(timeout)  # see `QueueClient._begin_subscription`
-            self._open = connection, connection.session.subscribe(replace(self._request))
+            subscription = connection.session.subscribe(replace(self._request), self._acknowledgements)
+            self._open = connection, subscription
             self._deadline = math.inf if timeout is None else anyio.current_time() + timeout
         connection, subscription = self._open
         asked = subscription.asked
@@ -116,10 +140,17 @@ class AsyncDeliveries(AsyncClosing):
         ended = self._end()
         if self._wait_scope is not None:
             self._wait_scope.cancel()
-        if ended is not None:
-            connection, asked = ended
-            with contextlib.suppress(OSError):
-                await connection.answer(asked, self._timeout())
+        try:
+            if ended is not None:
+                connection, asked = ended
+                with contextlib.suppress(OSError):
+                    await connection.answer(asked, self._timeout())
+        finally:
+            await self._confirm_all()
+
+    async def _confirm_all(self) -> None:
+        if not self._acknowledgements.done:
+            await self._confirm(self._acknowledgements)
 
     def _end(self) -> tuple[AsyncConnection, Pending] | None:
         """Sends the request to end the subscription, without waiting. Messages that still come are released when they

@@ -11,7 +11,7 @@ further errors only.
 """
 
 from collections.abc import Generator, Iterable
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from qs_schemas import (
     CopyMessage,
@@ -42,6 +42,8 @@ from qs_schemas import (
 from qs_schemas.checked import text
 from qs_schemas.limits import COPIES, EARLY_LIST
 
+from .acknowledgements import MOST as MOST_OPEN
+from .acknowledgements import Acknowledgements
 from .asking import TEXT, Call, ask, ask_until_answered, checked_reason, queue_names, required
 from .backoff import Outages
 from .batches import MOST, checked_payload, drafts_in_batches, in_batches
@@ -309,11 +311,19 @@ def list_messages(qid: str, *, state: str = "new", after: int | None = None) -> 
     return _pages(text("qid", qid), text("state", state), after)
 
 
+Ack: TypeAlias = Literal["wait", "behind"]
+"""How the messages of a subscription are acknowledged, see `subscribe`."""
+
+_PREFETCH = 100
+"""The server's prefetch for a subscription that names none."""
+
+
 class Subscribing(NamedTuple):
-    """A subscription: its request, and the rules for a connection that is lost."""
+    """A subscription: its request, the rules for a connection that is lost, and the acknowledgements that are open."""
 
     request: Subscribe
     outages: Outages
+    acknowledgements: Acknowledgements
 
 
 def subscribe(
@@ -322,6 +332,7 @@ def subscribe(
     prefetch: int | None = 100,
     visibility: float | None = None,
     reconnect: bool | float = True,
+    ack: Ack = "wait",
 ) -> Subscribing:
     """Iterates endlessly over the messages of one queue or several as they come: the server sends each at once.
 
@@ -336,7 +347,16 @@ def subscribe(
     False to raise ServerUnavailable at once. The first attempt always raises it. The server has taken back the messages
     of the lost connection, and delivers them again, so a `delete` or `release` that comes too late for one of them is
     no error.
+
+    ack: "wait": delete() of a delivery and the end of `handling` wait until the server has deleted the message;
+    "behind": they write the request and return, and its answer is read with the next messages. At most as many are open
+    as the prefetch, and 256. If the program is killed, messages that it has handled may come again; none is lost. The
+    end of the iteration, close() and disconnect() wait until all are confirmed. A message that was taken away meanwhile
+    is logged, and counted in `taken_away` of the iterator; any other error of an acknowledgement is raised when the
+    next message is asked for.
     """
+    if ack not in get_args(Ack):
+        raise ValueError(f"ack is {ack!r}: give 'wait' or 'behind'")
     whole(prefetch, "prefetch", 1)
     seconds(visibility, "visibility")
     if not isinstance(reconnect, bool) and seconds(reconnect, "reconnect") is None:
@@ -349,7 +369,8 @@ def subscribe(
         request.qid = names[0]
     else:
         request.queues = names
-    return Subscribing(request, Outages(", ".join(map(repr, names)), reconnect))
+    behind = 0 if ack == "wait" else min(prefetch or _PREFETCH, MOST_OPEN)
+    return Subscribing(request, Outages(", ".join(map(repr, names)), reconnect), Acknowledgements(behind))
 
 
 def copy(
@@ -384,9 +405,16 @@ def copy(
 # -- messages done with -----------------------------------------------------------------------------------------------
 
 
+def lease_of(message: str | Received) -> Lease | None:
+    """Returns how a message was received, None for one that did not come by a subscription."""
+    lease = getattr(message, "lease", None)
+    return lease if isinstance(lease, Lease) else None
+
+
 def delete(message: str | Received, mid: int | Receipt | None = None) -> Call[None]:
     """Acknowledges: removes a message. `delete(delivery)`, or `delete(qid, mid)`.
 
+    If the message came by a subscription with ack="behind", this waits for no answer, and raises none of its errors.
     Raises Stale when a delivery (or a Receipt as mid) has been received again since. If the server took the message
     back because the subscription's connection was lost, the message comes again, and that is logged instead.
     """
@@ -397,11 +425,11 @@ def delete(message: str | Received, mid: int | Receipt | None = None) -> Call[No
 def _settled(message: str | Received, request: DeleteMessage | ReleaseMessage | RejectMessage) -> Call[None]:
     """Sends the request that ends a receive. If the connection by which the program held the message was lost, an
     answer that another client has the message now is not an error of this program."""
+    lease = lease_of(message)
     try:
-        yield from ask(request)
+        yield from ask(request, lease=lease if isinstance(request, DeleteMessage) else None)
     except (Stale, NotFound) as error:
-        lease = getattr(message, "lease", None)
-        if not (isinstance(lease, Lease) and lease.lost):
+        if lease is None or not lease.lost:
             raise
         log("info", f"message {request.mid} of {request.qid!r} had gone back when its connection was lost ({error})")
     if isinstance(message, Delivery | GetMessage):

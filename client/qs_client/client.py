@@ -17,6 +17,7 @@ from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage
 from qs_schemas.serializing import check_lengths
 
 from . import calls, claim_calls, policy_calls
+from .acknowledgements import Acknowledgements
 from .asking import Call, Exchange, copy_signature, drive
 from .bounds import seconds as checked_seconds
 from .calls import Pages, Received, Subscribing
@@ -30,7 +31,7 @@ from .place import Place, endpoint
 from .security import Tls, Token
 from .settings import Settings
 from .skimming import may_hold_messages, releases_of
-from .waiting import LINGER, Pending, Subscription
+from .waiting import LINGER, Lease, Pending, Subscription
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,6 +66,7 @@ def _subscription(call: Callable[P, Subscribing]) -> "Callable[Concatenate[Queue
             begin=self._begin_subscription,
             next_delivery=self._next_delivery,
             end=self._end_subscription,
+            confirm=self._confirm_acknowledgements,
             disconnects=lambda: self._disconnects,
         )
 
@@ -152,8 +154,16 @@ class QueueClient(Settings):
 
     def disconnect(self) -> None:
         """Closes the connection if it is open. A call that waits in another thread raises ServerUnavailable, and so
-        does a subscription, also one that waits for a server to come back."""
+        does a subscription, also one that waits for a server to come back. Acknowledgements that are written and not
+        confirmed get a second for that first, unless a thread uses the connection."""
         self._disconnects += 1
+        connection = self._connection
+        if connection is not None and self._reading.acquire(blocking=False):
+            try:
+                for acknowledgements in connection.session.unconfirmed:
+                    self._await_last(connection, acknowledgements, LINGER)
+            finally:
+                self._reading.release()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -293,6 +303,8 @@ class QueueClient(Settings):
         """Sends a request, and returns its answer or the server's `Error`. Raises ServerUnavailable, ValueError."""
         if exchange.pause:
             time.sleep(exchange.pause)  # without the lock: other threads make their calls meanwhile
+        if exchange.lease is not None and self._acknowledge_behind(exchange.lease, exchange.request):
+            return exchange.request
         with self._reading:
             connection = self._connection
             if connection is None or connection.is_stale():
@@ -331,11 +343,17 @@ class QueueClient(Settings):
 
     def _release_unseen(self, releases: list[ReleaseMessage]) -> None:
         """Releases messages on a new connection: connecting and the answers have LINGER seconds in all."""
+        with self._connection_for_the_rest() as (other, deadline):
+            for asked in [other.session.ask(release) for release in releases]:
+                other.read(other.session.answer_to, asked, deadline=deadline)
+
+    @contextlib.contextmanager
+    def _connection_for_the_rest(self) -> Iterator[tuple[Connection, float]]:
+        """Yields a new connection for what a lost one has left to do, and the time until which that may take."""
         deadline = time.monotonic() + LINGER
         other = self._open(LINGER)
         try:
-            for asked in [other.session.ask(release) for release in releases]:
-                other.read(other.session.answer_to, asked, deadline=deadline)
+            yield other, deadline
         finally:
             other.close()
 
@@ -402,7 +420,7 @@ class QueueClient(Settings):
 
     # -- the steps of Deliveries --------------------------------------------------------------------------------------
 
-    def _begin_subscription(self, request: Subscribe, begun: Begun) -> None:
+    def _begin_subscription(self, request: Subscribe, acknowledgements: Acknowledgements, begun: Begun) -> None:
         """Subscribes and waits for the answer. Raises ServerError when the server refuses."""
         with self._reading:
             connection = self._connection
@@ -415,7 +433,7 @@ class QueueClient(Settings):
                 self._drop(connection)
                 raise
             connection.make_wakeable()
-            subscription = connection.session.subscribe(request)
+            subscription = connection.session.subscribe(request, acknowledgements)
             begun(connection, subscription)
             answer = self._answer(connection, subscription.asked, self.timeout)
             if isinstance(answer, Error):
@@ -451,6 +469,47 @@ class QueueClient(Settings):
             self._confirm_end(connection, subscription)
         finally:
             self._reading.release()
+
+    def _acknowledge_behind(self, lease: Lease, request: Message) -> bool:
+        """Writes the acknowledgement of a message if nobody has to wait for its answer. Returns False if somebody has
+        to."""
+        connection = self._connection
+        if connection is None or not connection.session.acknowledge(lease, request):
+            return False
+        # With the lock: in a signal handler, the end of the subscription would wait for the write that it interrupts.
+        if not self._reading.acquire(blocking=False):
+            connection.wake()  # the thread that reads writes it
+            return True
+        try:
+            self._send_written(connection)
+        finally:
+            self._reading.release()
+        return True
+
+    def _confirm_acknowledgements(self, acknowledgements: Acknowledgements) -> None:
+        """Waits until the acknowledgements of a subscription that has ended are confirmed: on its connection, or on a
+        new one if that is lost. Logs what is not known in the end. Does nothing while any thread reads, even this one:
+        that thread does it."""
+        if not self._reading.acquire(blocking=False):
+            return
+        try:
+            connection = self._connection
+            if connection is not None and acknowledgements in connection.session.unconfirmed:
+                self._await_last(connection, acknowledgements, self._timeout)
+        finally:
+            self._reading.release()
+        if acknowledgements.last is not None:
+            with contextlib.suppress(ServerError, OSError), self._connection_for_the_rest() as (other, deadline):
+                other.session.acknowledge_again(acknowledgements)
+                if (last := acknowledgements.last) is not None:
+                    other.read(other.session.answer_to, last, deadline=deadline)
+        acknowledgements.finish()
+
+    def _await_last(self, connection: Connection, acknowledgements: Acknowledgements, seconds: float | None) -> None:
+        """Waits until all acknowledgements are answered, if the server can be reached."""
+        with contextlib.suppress(ServerError, OSError):
+            if (last := acknowledgements.last) is not None:
+                self._answer(connection, last, seconds)
 
     def _confirm_end(self, connection: Connection, subscription: Subscription) -> None:
         """Waits until the server has ended the subscription, and releases the messages that came until then, if the

@@ -11,6 +11,7 @@ from typing import Self, TypeAlias
 
 from qs_schemas import GetMessage, Subscribe
 
+from .acknowledgements import Acknowledgements
 from .backoff import Outages
 from .connection import Connection
 from .errors import OtherProcess, ServerError
@@ -37,6 +38,8 @@ class Deliveries(Closing):
     # 2. After a lost connection it waits and subscribes again, as `Outages` decides; other errors end it.
     # 3. Messages that were sent ahead and not handed out are released at its end, if the server can be reached.
     # 4. `close` waits for no lock of the thread that iterates.
+    # 5. At its end, and that of a `close` while no other thread reads, each acknowledgement that went behind is
+    #    confirmed, or the log says that it is not known.
     #
     # Assumes one thread at a time that iterates. Never acknowledges: the program does.
 
@@ -44,20 +47,25 @@ class Deliveries(Closing):
         self,
         request: Subscribe,
         outages: Outages,
+        acknowledgements: Acknowledgements,
         *,
-        begin: Callable[[Subscribe, Begun], None],
+        begin: Callable[[Subscribe, Acknowledgements, Begun], None],
         next_delivery: Callable[[Connection, Subscription], GetMessage | None],
         end: Callable[[Connection, Subscription], None],
+        confirm: Callable[[Acknowledgements], None],
         disconnects: Callable[[], int],
     ) -> None:
         """begin: sends the request and waits until the server has accepted it; next_delivery: waits for a message,
         returns None when this side has ended the subscription; end: ends the subscription without waiting for a thread
-        that reads; disconnects: returns how often the program has called `disconnect()`."""
+        that reads; confirm: waits, at the end, until the acknowledgements are confirmed; disconnects: returns how often
+        the program has called `disconnect()`."""
         self._request = request
         self._outages = outages
+        self._acknowledgements = acknowledgements
         self._begin = begin
         self._next_delivery = next_delivery
         self._end = end
+        self._confirm = confirm
         self._disconnects = disconnects
         self._open: tuple[Connection, Subscription] | None = None
         self._closed = self._inherited = False
@@ -67,6 +75,13 @@ class Deliveries(Closing):
         """Ends the iterator in a child process, see `lifetimes`."""
         self._inherited = self._closed = True
         self._open = None
+        self._acknowledgements.forget()
+
+    @property
+    def taken_away(self) -> int:
+        """How many messages the server had given to somebody else, or that were gone, when their acknowledgement came.
+        Counts those of ack="behind" only: where the program waits, it is told."""
+        return self._acknowledgements.taken_away
 
     def __iter__(self) -> Self:
         return self
@@ -75,6 +90,11 @@ class Deliveries(Closing):
         if self._inherited:
             raise OtherProcess
         while not self._closed:
+            try:
+                self._acknowledgements.confirm()
+            except ServerError:  # not one of those that begin anew
+                self.close()
+                raise
             try:
                 if self._open is None:
                     self._subscribe()
@@ -88,6 +108,7 @@ class Deliveries(Closing):
                 if message is None:
                     break
                 return message
+        self._confirm_all()  # those of messages that were handled while another thread, or a signal handler, closed
         raise StopIteration
 
     def open(self) -> None:
@@ -102,7 +123,8 @@ class Deliveries(Closing):
 
     def _subscribe(self) -> None:
         self._outages.check(self._disconnects())
-        self._begin(replace(self._request), self._begun)  # a copy, as each connection gives it a req of its own
+        request = replace(self._request)  # a copy, as each connection gives it a req of its own
+        self._begin(request, self._acknowledgements, self._begun)
         self._outages.over()
 
     def _lost(self, error: ServerError | OSError) -> None:
@@ -135,6 +157,11 @@ class Deliveries(Closing):
         self._closed = True
         if self._open is not None:
             self._end(*self._open)
+        self._confirm_all()
+
+    def _confirm_all(self) -> None:
+        if not self._acknowledgements.done:
+            self._confirm(self._acknowledgements)
 
     def __del__(self) -> None:
         self.close()

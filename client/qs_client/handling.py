@@ -21,8 +21,9 @@ from qs_schemas import DeleteMessage, Message, RejectMessage, ReleaseMessage
 from qs_schemas.limits import REASON
 from qs_schemas.text import replace_uncarriable
 
+from .acknowledgements import log_taken_away
 from .asking import Call, Exchange, ask, ask_until_answered, drive
-from .calls import Received, message_key
+from .calls import Received, lease_of, message_key
 from .errors import (
     BadRequest,
     Conflict,
@@ -37,7 +38,6 @@ from .errors import (
     passes_by_itself,
 )
 from .lifetimes import call_after_fork
-from .waiting import Lease
 
 _UNKNOWN_WINDOW = 15.0
 """Seconds between two extensions of a window of unknown length: half of the server's default window."""
@@ -64,8 +64,8 @@ class WindowExtension:
     ) -> None:
         self.message = message
         self.taken = False
-        lease = getattr(message, "lease", None)
-        self.visibility = lease.visibility if isinstance(lease, Lease) else None
+        lease = lease_of(message)
+        self.visibility = None if lease is None else lease.visibility
         self._clock = clock
         self._wall_clock = wall_clock
         self._reported = False  # else an error that does not pass would be logged at each attempt
@@ -108,22 +108,12 @@ def acknowledge(message: Received, patience: float | None) -> Call[bool]:
     qid, number, receives = message_key(message, None)
     unanswered: list[ServerUnavailable] = []
     try:
-        yield from ask_until_answered(DeleteMessage(qid, number, receives), patience, unanswered)
+        yield from ask_until_answered(DeleteMessage(qid, number, receives), patience, unanswered, lease_of(message))
         return True
-    except Stale:
-        log(
-            "warning",
-            f"message {number} of {qid!r} was taken away while it was handled, as its window had ended or its "
-            "connection was lost: it is delivered again",
-        )
-    except NotFound:
-        if unanswered:  # one of those requests has deleted it: its answer was lost, not the request
+    except (Stale, NotFound) as error:
+        if unanswered and isinstance(error, NotFound):  # one of those requests has deleted it: only its answer was lost
             return True
-        log(
-            "warning",
-            f"message {number} of {qid!r} was taken away while it was handled: somebody else has deleted it, or "
-            "its queue was purged or deleted",
-        )
+        log_taken_away(qid, number, error)
     except ServerUnavailable as error:
         log("warning", f"message {number} of {qid!r} was handled, but could not be deleted, so it comes again: {error}")
     return False

@@ -28,6 +28,7 @@ from qs_schemas.errors import BAD_REQUEST, INTERNAL, NOT_IMPLEMENTED, TOO_LARGE
 from qs_schemas.templates import write
 from qs_schemas.wire import NAMESPACE
 
+from .acknowledgements import Acknowledgements
 from .errors import (
     CLOSING,
     UNREADABLE,
@@ -42,7 +43,7 @@ from .errors import (
     log,
 )
 from .skimming import Skim, may_hold_messages, releases_of
-from .waiting import DroppedRequest, MessageBuffer, Pending, Subscription
+from .waiting import DroppedRequest, Lease, MessageBuffer, Pending, Subscription
 
 _DOCUMENT_ERRORS = frozenset((408, 413))
 """Codes of errors about one document, also when the server could not read its `req`."""
@@ -113,6 +114,7 @@ class Session:
         self._other = ""  # the name of the program at the other side, if it is not the one expected
         self._pending: dict[str | None, Pending] = {}  # in order of request
         self._subscriptions: dict[str | None, Subscription] = {}
+        self._acknowledgements: dict[Lease, Acknowledgements] = {}  # by the lease of their messages
         self.unsent: deque[bytes] = deque()
         """The documents to send, for `data_to_send`. Threads may add and take at any time."""
         self.greeting: Pending | None = None  # the request that asks for the program's name
@@ -175,15 +177,47 @@ class Session:
         self._has_posted = True
         self._program, self._other = None, ""  # from now on, any program may be at the other side
 
-    def subscribe(self, request: Subscribe) -> Subscription:
-        """Subscribes. Deliveries go to the subscription; the answer, or the error, goes to its `asked`."""
+    def subscribe(self, request: Subscribe, acknowledgements: Acknowledgements | None = None) -> Subscription:
+        """Subscribes. Deliveries go to the subscription; the answer, or the error, goes to its `asked`.
+
+        acknowledgements: those of the subscription. What earlier connections have left open is written first: the
+        server would otherwise deliver these messages again.
+        """
+        if acknowledgements is not None:
+            self.acknowledge_again(acknowledgements)
         asked = self.ask(request)
         subscription = self._subscriptions[request.req] = Subscription(request, asked)
+        if acknowledgements is not None:
+            for lease in [lease for lease, each in self._acknowledgements.items() if each.ended and each.last is None]:
+                del self._acknowledgements[lease]
+            self._acknowledgements[subscription.lease] = acknowledgements
         return subscription
+
+    def acknowledge(self, lease: Lease, request: Message) -> bool:
+        """Sends the request that acknowledges a message of this lease, if nobody has to wait for its answer. Returns
+        False, and sends nothing, if somebody has to: the subscription is not one whose acknowledgements go behind, or
+        it has ended, or too many are open."""
+        acknowledgements = self._acknowledgements.get(lease)
+        if acknowledgements is None or not acknowledgements.has_room:
+            return False
+        acknowledgements.add(self.ask(request))
+        return True
+
+    def acknowledge_again(self, acknowledgements: Acknowledgements) -> None:
+        """Sends the acknowledgements that another connection has left open."""
+        for request in acknowledgements.take():
+            acknowledgements.add(self.ask(request), repeated=True)
+
+    @property
+    def unconfirmed(self) -> list[Acknowledgements]:
+        """The acknowledgements of the subscriptions of this connection whose answers have not all come."""
+        return [each for each in self._acknowledgements.values() if each.last is not None]
 
     def end(self, subscription: Subscription) -> Pending | None:
         """Unsubscribes, and releases messages that were not handed out, also those still to come. Returns the
         unsubscribe request, or None when the server had ended the subscription."""
+        if (acknowledgements := self._acknowledgements.get(subscription.lease)) is not None:
+            acknowledgements.ended = True
         if subscription.over:
             return subscription.ending
         subscription.over = True
