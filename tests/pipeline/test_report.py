@@ -126,7 +126,7 @@ def test_report_returns_summary(by_hand: Made) -> None:
     assert told["kind"] == "qs-pipeline report"
     assert (told["events"], told["unreadable"], told["begin"], told["end"]) == (19, 6, at(0), at(4200))
     assert by_hand.said[0] == "reading the history"
-    assert "computing per_hour" in by_hand.said
+    assert "computing the tables" in by_hand.said
 
 
 def test_report_per_hour(by_hand: Made) -> None:
@@ -394,7 +394,7 @@ def test_report_of_history_without_events(spark: SparkSession, tmp_path: Path) -
     history, to = tmp_path / "history", tmp_path / "out"
     history.mkdir()
     write_lines(history / "history-1.jsonl", ["no JSON"])
-    with pytest.raises(UsageError, match="none of its 1 lines is of a history"):
+    with pytest.raises(UsageError, match="none of its 1 lines is of a server"):
         report(spark, history, to)
     (history / "history-2.jsonl.gz").write_bytes(b"no gzip")
     with pytest.raises(PipelineError):

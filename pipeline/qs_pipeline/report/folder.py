@@ -1,7 +1,7 @@
 """The directory of a report, and the tables in it.
 
-The directory is built under a hidden name beside its place, and renamed to its place when it is complete. Spark writes
-its tables as Parquet; they are read here by row, and written again as CSV for people.
+The directory is built under a hidden name beside its place, and renamed to its place when it is complete. Tables
+are written as Parquet; they are read here by row, and written again as CSV for people.
 """
 
 import contextlib
@@ -10,11 +10,13 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
@@ -23,6 +25,9 @@ from ..errors import PipelineError, UsageError
 MARK = "report.json"
 """The file that marks a directory as a report."""
 KIND = "qs-pipeline report"
+
+_ROWS = 8192
+"""Rows of a table in memory."""
 
 Row = dict[str, Any]
 
@@ -78,18 +83,55 @@ def building(place: Path) -> Iterator[Path]:
 
 
 def save(table: DataFrame, folder: Path, name: str) -> Path:
-    """Writes a table to NAME.parquet, a directory with one file. folder: of this machine."""
+    """Writes a table of Spark to NAME.parquet, a directory. folder: of this machine."""
     path = folder / f"{name}.parquet"
     table.write.parquet(f"file:{path}")
     return path
 
 
-def rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[Row]:
-    """Yields the rows of a saved table in order, with a few thousand in memory. columns: None for all."""
+class TableWriter:
+    """Writes rows to a table, a directory with one Parquet file, with a few thousand of them in memory.
+
+    Times are given in microseconds. A table that is not `wanted` stays unwritten.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, *, wanted: bool = True) -> None:
+        self._schema = schema
+        self._rows: list[Row] = []
+        self._file: pq.ParquetWriter | None = None
+        if wanted:
+            path.mkdir()
+            self._file = pq.ParquetWriter(path / "part-00000.parquet", schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._flush(self._file)
+            self._file.close()
+
+    def write(self, rows: Iterable[Row]) -> None:
+        if self._file is None:
+            return
+        for row in rows:
+            self._rows.append(row)
+            if len(self._rows) >= _ROWS:
+                self._flush(self._file)
+
+    def _flush(self, file: pq.ParquetWriter) -> None:
+        file.write_table(pa.Table.from_pylist(self._rows, self._schema))
+        self._rows.clear()
+
+
+def rows(path: Path, columns: Sequence[str] | None = None, *, kinds: Sequence[str] | None = None) -> Iterator[Row]:
+    """Yields the rows of a saved table in order, with a few thousand in memory. columns: None for all; kinds: only rows
+    whose column `kind` is one of these."""
     for part in sorted(path.glob("part-*.parquet")):
         with pq.ParquetFile(part) as file:
-            for batch in file.iter_batches(batch_size=8192, columns=list(columns) if columns else None):
-                yield from batch.to_pylist()
+            for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns) if columns else None):
+                wanted = batch if kinds is None else batch.filter(pc.is_in(batch.column("kind"), pa.array(kinds)))
+                yield from wanted.to_pylist()
 
 
 def write_csv(path: Path) -> Path:

@@ -1,20 +1,17 @@
-"""Reads the server's history: an event for each line, in no order, and what each event ended in a message's life.
+"""Reads the server's history: an event for each line, and the events of a message one after the other.
 
 Reads finished files only: Spark ignores names that begin with a dot, as those of unfinished files do. Lines that are no
 events are kept and counted.
 
 A message is `(queue, mid)`. Its events are ordered by time, then by `receives` (events of a batch have the same time,
 and that number only grows), then by lifecycle: pushed, received, extended, released or expired, then what ends it:
-dead, redriven, retired or deleted. Each event except `extended` ends what the previous one began:
-
-- waiting: from pushed, released or expired to the next event;
-- handling: from received to deleted. A release, an expiry or a death is a failed handling, without a handling time.
+dead, redriven, retired or deleted.
 """
 
 import re
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
 
 from ..errors import UsageError
@@ -30,6 +27,11 @@ _SCHEMA = f"time BIGINT, event STRING, queue STRING, mid BIGINT, size BIGINT, re
 """The fields of a line that the report uses: all but the peer."""
 _END_OF_TIME = 253_402_300_800_000_000
 """The year 10000, in microseconds, where the timestamps of Spark and Python end."""
+
+_PARTITION = 32 << 20
+"""Bytes of the history that one task has in memory: as columns they take a third of that, and some times as much while
+they are computed."""
+_PARTITIONS = 10_000
 
 WAITING = ("pushed", "released", "expired")
 """The kinds of events after which a message waits."""
@@ -72,10 +74,12 @@ def find_history(spark: SparkSession, directory: str) -> HistoryFiles:
 
 
 def read_events(spark: SparkSession, history: HistoryFiles) -> DataFrame:
-    """Returns a row for each line: time (microseconds), event, queue, mid, size, receives, broken.
+    """Returns a row for each line: queue, mid, time (microseconds), event (its place in EVENTS), receives, size.
 
-    broken: the line is torn, or no event of a known kind. Such a row has an event of null, a unique mid, and the file's
-    name as queue.
+    The events of a message are in one partition, one after the other. A line that is torn, or no event of a known kind,
+    has an event of null, a unique mid, and the file's name as queue.
+
+    Needs one shuffle and one sort. Both start with the id: numbers compare faster than names.
     """
     lines = (
         spark.read.schema(_SCHEMA)
@@ -94,50 +98,19 @@ def read_events(spark: SparkSession, history: HistoryFiles) -> DataFrame:
         & F.col("mid").isNotNull(),
         F.lit(False),
     )
+    # A number instead of a name: the shuffle moves less, and the sort compares it.
+    place = F.array_position(F.array(*map(F.lit, EVENTS)), F.col("event")).cast("tinyint") - F.lit(1).cast("tinyint")
     checked = lines.select("*", good.alias("good"), F.col("_metadata.file_name").alias("file"))
-    return checked.select(
-        F.when(F.col("good"), F.col("time")).alias("time"),
-        F.when(F.col("good"), F.col("event")).alias("event"),
+    events = checked.select(
         F.when(F.col("good"), F.col("queue")).otherwise(F.col("file")).alias("queue"),
-        # Unique ids: with one for all, torn lines would be one message, whose events one task had to sort.
+        # Unique ids: with one for all, one task would get all torn lines.
         F.when(F.col("good"), F.col("mid")).otherwise(F.monotonically_increasing_id()).alias("mid"),
-        "size",
+        F.when(F.col("good"), F.col("time")).alias("time"),
+        F.when(F.col("good"), place).alias("event"),
         "receives",
-        (~F.col("good")).alias("broken"),
+        "size",
     )
-
-
-def with_lifecycles(events: DataFrame) -> DataFrame:
-    """Adds to the rows of `read_events` what each event ended:
-
-    - `seen_before` (boolean): an earlier event of the message is in the history;
-    - `last` (boolean): no later event of it is in the history;
-    - `waited` (long, microseconds): the wait that ended here, by a receive or as the message left the queue; otherwise
-      null. Null for the first event of a message too, as nothing tells when that wait began;
-    - `handled` (long, microseconds): the handling that ended well here; otherwise null. A deletion without `receives`
-      came with the queue's, and ends no handling.
-
-    Needs one shuffle and one sort. Both start with the id: numbers compare faster than names.
-    """
-    rank = F.array_position(F.array(*map(F.lit, EVENTS)), F.col("event")).cast("tinyint")
-    life = Window.partitionBy("mid", "queue").orderBy("time", F.asc_nulls_last("receives"), "rank")
-    earlier = life.rowsBetween(Window.unboundedPreceding, -1)
-    counts = F.col("event") != "extended"
-    joined = events.withColumn("rank", rank).select(
-        *events.columns,
-        F.last(F.when(counts, F.col("event")), ignorenulls=True).over(earlier).alias("before"),
-        F.last(F.when(counts, F.col("time")), ignorenulls=True).over(earlier).alias("since"),
-        F.lag("broken").over(life).isNotNull().alias("seen_before"),
-        F.lead("broken").over(life).isNull().alias("last"),
-    )
-    return joined.select(*events.columns, "seen_before", "last", _waited().alias("waited"), _handled().alias("handled"))
-
-
-def _waited() -> Column:
-    ended = F.col("event").isin("received", *ENDS) & F.col("before").isin(*WAITING)
-    return F.when(ended, F.col("time") - F.col("since"))
-
-
-def _handled() -> Column:
-    ended = (F.col("event") == "deleted") & (F.col("before") == "received") & F.col("receives").isNotNull()
-    return F.when(ended, F.col("time") - F.col("since"))
+    # Enough partitions for a task to have each in memory.
+    bytes_ = int(lines._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
+    events = events.repartition(min(bytes_ // _PARTITION + 1, _PARTITIONS), "mid", "queue")
+    return events.sortWithinPartitions("mid", "queue", "time", F.asc_nulls_last("receives"), "event")

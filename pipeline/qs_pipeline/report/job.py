@@ -1,37 +1,33 @@
-"""The job `report`: reads the history once, computes the tables with Spark, then draws plots and writes the page."""
+"""The job `report`: reads the history once, with one job of Spark, then writes the tables, the plots and the page."""
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from os import PathLike, fspath
 from pathlib import Path
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.udf import UserDefinedFunction
+from pyspark.util import PythonEvalType
 
 from ..errors import PipelineError, UsageError
 from ..session import restoring_active_session
 from ..translate import translate
-from . import tables
 from .contents import Results, write_page
-from .folder import KIND, MARK, building, check_target, save, write_csv
-from .history import HistoryFiles, find_history, read_events, with_lifecycles
-from .series import EPOCH, Bins, bins_between, bins_of
+from .folder import KIND, MARK, building, check_target, save
+from .history import HistoryFiles, find_history, read_events
+from .lifecycles import PARTIAL, partials
+from .series import EPOCH
+from .tables import extent, write_tables
 
 Progress = Callable[[str], None]
 MOST_ROWS = 1000
 """The longest list of messages: a person reads it, and memory holds it."""
-_PARTITION = 64 << 20
-"""Bytes of the history that are sorted at once; they take about as many bytes of memory."""
-_DEPTHS = 500
-"""Points of a queue in the table of depths, at most."""
-_POINTS = 120
-"""Points of a plot, at most, unless it is drawn by the hour."""
-_SHORT = 12 * tables.HOUR
-"""A shorter history is drawn in steps of less than an hour, to show more points."""
+_BATCH = 100_000
+"""Events that go to Python at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +70,9 @@ def report(
         history = find_history(session, fspath(history_dir))
     with building(place) as work, _translated(), restoring_active_session(spark):
         say("reading the history")
-        # Sorted once for all tables; without memory for it, on disk.
-        lifecycles = _lifecycles(session, history).persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            results = _compute(lifecycles, work, fspath(history_dir), history, top=top, say=say)
-        finally:
-            lifecycles.unpersist()
+        saved = _read(session, history, work, top)
+        results = _compute(saved, work, fspath(history_dir), history, top=top, say=say)
+        shutil.rmtree(saved)
         say("drawing")
         write_page(results, work)
         summary = _summary(results, place, history)
@@ -105,82 +98,40 @@ def _session(spark: SparkSession) -> SparkSession:
     """Returns a new session of the same Spark with the report's own settings: the user's session keeps its settings."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    session.conf.set("spark.sql.adaptive.enabled", "false")  # one job: its sizes are known before
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_BATCH))
     return session
 
 
-def _lifecycles(session: SparkSession, history: HistoryFiles) -> DataFrame:
+def _read(session: SparkSession, history: HistoryFiles, work: Path, top: int) -> Path:
+    """Reads the history, in one job of Spark, and saves what its partitions have, sorted by queue."""
     events = read_events(session, history)
-    # Enough partitions to sort each in memory: see _PARTITION.
-    plan = events._jdf.queryExecution().optimizedPlan()
-    partitions = int(plan.stats().sizeInBytes()) // _PARTITION + 1
-    configured = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
-    session.conf.set("spark.sql.shuffle.partitions", str(min(max(partitions, configured), 10_000)))
-    return with_lifecycles(events)
+    # As DataFrame.mapInArrow does, which wants pandas without any use for it.
+    function = UserDefinedFunction(partials(top), PARTIAL, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    found = DataFrame(events._jdf.mapInArrow(function(*events.columns)._jc, False, None), session)
+    return save(found.repartition(1).sortWithinPartitions("queue", "kind", "at"), work, ".partials")
 
 
-def _compute(
-    lifecycles: DataFrame, work: Path, source: str, history: HistoryFiles, *, top: int, say: Progress
-) -> Results:
-    """Computes everything that needs Spark: the tables, and the data of plots and page."""
-    overview = _overview(lifecycles)
-    if not overview["events"]:
-        raise UsageError(
-            f"{source} has no event: none of its {overview['unreadable']:,} lines is of a server's history"
-        )
-    good = lifecycles.where(~F.col("broken"))
-    begin, end = overview["begin"], overview["end"]
-    depth_bins = bins_between(begin, end, _DEPTHS)
-    plot_bins = _plot_bins(begin, end)
-    plans = {
-        "per_hour": tables.figures(good, tables.HOUR),
-        "queues": tables.queues(good),
-        "depth": tables.depths(good, depth_bins.start, depth_bins.width),
-        "top_received": tables.top_received(good, top),
-        "waited_longest": tables.waited_longest(good, top, end),
-    }
-    saved = {}
-    for name, table in plans.items():
-        say(f"computing {name}")
-        saved[name] = save(table, work, name)
-        write_csv(saved[name])
-    drawn = saved["per_hour"]  # a plot of days shows hours, and those are computed already
-    if plot_bins.width != tables.HOUR:
-        say("computing the plots")
-        drawn = save(tables.figures(good, plot_bins.width), work, ".drawn")
+def _compute(partials: Path, work: Path, source: str, history: HistoryFiles, *, top: int, say: Progress) -> Results:
+    """Computes the tables, and the data of plots and page."""
+    found = extent(partials)
+    if not found.events:
+        raise UsageError(f"{source} has no event: none of its {found.unreadable:,} lines is of a server's history")
+    say("computing the tables")
+    tables = write_tables(partials, work, found, top)
     return Results(
         source=source,
-        events=overview["events"],
-        unreadable=overview["unreadable"],
-        torn_files=_torn_files(lifecycles) if overview["unreadable"] else [],
+        events=found.events,
+        unreadable=found.unreadable,
+        torn_files=found.torn_files,
         files=history.files,
-        begin=_time(begin),
-        end=_time(end),
-        tables=saved,
-        drawn=drawn,
-        plot_bins=plot_bins,
-        depth_bins=depth_bins,
+        begin=_time(found.begin),
+        end=_time(found.end),
+        tables=tables.paths,
+        drawn=tables.drawn,
+        plot_bins=tables.plot_bins,
+        depth_bins=tables.depth_bins,
     )
-
-
-def _overview(lifecycles: DataFrame) -> Row:
-    [overview] = lifecycles.agg(
-        F.count_if(~F.col("broken")).alias("events"),
-        F.count_if("broken").alias("unreadable"),
-        F.min("time").alias("begin"),
-        F.max("time").alias("end"),
-    ).collect()
-    return overview
-
-
-def _plot_bins(begin: int, end: int) -> Bins:
-    return bins_between(begin, end, _POINTS) if end - begin < _SHORT else bins_of(begin, end, tables.HOUR)
-
-
-def _torn_files(lifecycles: DataFrame) -> list[tuple[str, int]]:
-    """Returns the files with the most lines that are not events, three at most."""
-    counted = lifecycles.where("broken").groupBy("queue").count().orderBy(F.desc("count"), "queue").limit(3)
-    return [(row["queue"], row["count"]) for row in counted.collect()]
 
 
 def _time(micros: int) -> datetime:

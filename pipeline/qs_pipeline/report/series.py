@@ -10,11 +10,18 @@ from typing import Any
 Row = dict[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = 1_000_000
+HOUR = 3600 * SECOND
 WIDTHS = tuple(
     SECOND * seconds
     for seconds in (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 43_200, 86_400, 7 * 86_400, 28 * 86_400)
 )
-"""Widths of bins that are easy to read, in microseconds."""
+"""Widths of bins that are easy to read, in microseconds. Each is a multiple of those before it."""
+_DEPTHS = 500
+"""Points of a queue in the table of depths, at most."""
+_POINTS = 120
+"""Points of a plot, at most, unless it is drawn by the hour."""
+_SHORT = 12 * HOUR
+"""A shorter history is drawn in steps of less than an hour, to show more points."""
 
 
 def micros(time: datetime) -> int:
@@ -54,6 +61,16 @@ def bins_of(begin: int, end: int, width: int) -> Bins:
     """Returns bins of that width, in microseconds, aligned to multiples of it."""
     start = begin - begin % width
     return Bins(start, width, (end - start) // width + 1)
+
+
+def depth_bins(begin: int, end: int) -> Bins:
+    """Returns the bins of the table of depths, for a history from begin to end, in microseconds."""
+    return bins_between(begin, end, _DEPTHS)
+
+
+def plot_bins(begin: int, end: int) -> Bins:
+    """Returns the bins of the plots, at most an hour wide, for a history from begin to end, in microseconds."""
+    return bins_between(begin, end, _POINTS) if end - begin < _SHORT else bins_of(begin, end, HOUR)
 
 
 def leading(rows: Iterable[Row], most: int, weight: Callable[[Row], float]) -> list[str]:
