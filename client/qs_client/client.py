@@ -402,9 +402,16 @@ class QueueClient(Settings):
             return connection, connection.session.ask(request)
 
     def _answer_in_turn(self, connection: Connection, pending: Pending, seconds: float | None, since: float) -> Message:
-        """Waits for an answer like `_answer`, when no other thread does."""
+        """Waits for an answer like `_answer`, when no other thread does. Other answers that came with it get to their
+        requests, too."""
         with self._reading:
-            return self._answer(connection, pending, seconds, since)
+            answer = self._answer(connection, pending, seconds, since)
+            try:
+                connection.route_all()
+            except BaseException:
+                self._drop(connection)
+                raise
+            return answer
 
     def _send_written(self, connection: Connection) -> None:
         """Sends what the session has to send. An error closes the connection, and the next wait for an answer tells."""

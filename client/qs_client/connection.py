@@ -173,6 +173,15 @@ class Connection:
             raise self._place.no_answer(seconds) from None
         return pending.answer
 
+    def route_all(self) -> None:
+        """Passes on all messages that have come. Raises ServerUnavailable if one of them is unexpected: the connection
+        must then be closed."""
+        try:
+            while not self.session.is_routed and self.session.route():
+                pass
+        except Unexpected as error:
+            raise self._place.protocol_error(error) from None
+
     def last_answer(self, pending: Pending, seconds: float) -> None:
         """Reads the answer, if it comes within these seconds, on a connection that is to be closed. Shuts down the
         sending side first, which makes the server stop waiting."""

@@ -32,15 +32,15 @@ class PipelinedCall(Generic[T]):
     """A call whose request is written, or is to be written again after a pause.
 
     pending: the request that waits for its answer, None while one is to be written; connection: where it was written;
-    written_at, due: times on the driver's clock.
+    written_at, due: times on the driver's clock; error: of a call that is done. Only `value` counts as a look at it.
     """
 
-    __slots__ = ("_call", "_error", "_value", "connection", "done", "due", "exchange", "pending", "seen", "written_at")
+    __slots__ = ("_call", "_value", "connection", "done", "due", "error", "exchange", "pending", "seen", "written_at")
 
     def __init__(self, call: Call[T]) -> None:
         """Takes the first request from the call, which is done at once if it has none."""
         self._call = call
-        self._error: Exception | None = None
+        self.error: Exception | None = None
         self._value: T | None = None
         self.done = self.seen = False
         self.connection: Any = None
@@ -69,30 +69,20 @@ class PipelinedCall(Generic[T]):
         except StopIteration as end:
             self._value, self.done = end.value, True
         except Exception as error:
-            self._error, self.done = error, True
+            self.error, self.done = error, True
 
     def abandon(self) -> None:
         """Ends a call that nobody waits for any more."""
         self._call.close()
         self.connection = self.pending = None
-        self._error, self.done = ServerUnavailable(LEFT), True
-
-    @property
-    def has_failed(self) -> bool:
-        """Tells whether the call is done with an error."""
-        return self._error is not None
+        self.error, self.done = ServerUnavailable(LEFT), True
 
     def value(self) -> T:
         """Returns the value of a call that is done, or raises its error."""
         self.seen = True
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._value  # type: ignore[return-value] # it is done
-
-    @property
-    def error(self) -> Exception | None:
-        """The error of a call that is done. Asking for it does not count as looking at the result."""
-        return self._error
 
 
 class OpenCalls:
@@ -152,11 +142,12 @@ class OpenCalls:
         pending = self._calls[0].pending if self._calls else None
         if pending is None or pending.answer is None or isinstance(pending.answer, Error):
             return None
-        return self.take_oldest()
+        self._bytes -= pending.size
+        return self._calls.popleft()
 
     def keep(self, call: PipelinedCall[Any]) -> None:
         """Notes a call that is done, for its error."""
-        if call.has_failed:
+        if call.error is not None:
             self._failed.append(call)
 
     def abandon(self) -> None:
