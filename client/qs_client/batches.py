@@ -31,7 +31,7 @@ def _draft(payload: bytes | str | Draft) -> Draft:
     if isinstance(payload, Draft):
         seconds(payload.delay, "delay")
         return payload
-    return Draft(checked_payload(payload))
+    return Draft(payload if type(payload) is bytes or type(payload) is str else checked_payload(payload))
 
 
 def drafts_in_batches(payloads: Iterable[bytes | str | Draft]) -> Iterator[list[Draft]]:

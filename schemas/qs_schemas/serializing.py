@@ -84,12 +84,19 @@ def write_payloads(payloads: Sequence[bytes | str], shortest: bool = False) -> l
     """Writes the element of each payload like `write_payload`, in less time."""
     if len(payloads) == 1:
         return [write_payload(payloads[0], shortest)]
-    raw = list(map(_raw, payloads))
-    return [_payload(one, text, shortest) for one, text in zip(raw, escape_payloads(raw), strict=True)]
+    # Without a call for each: most payloads are bytes or a str, and need no escape.
+    raw = [
+        payload if type(payload) is bytes else payload.encode() if type(payload) is str else _raw(payload)
+        for payload in payloads
+    ]
+    return [
+        b"<payload>%b</payload>" % one if text is one else _payload(one, text, shortest)
+        for one, text in zip(raw, escape_payloads(raw), strict=True)
+    ]
 
 
 def _raw(payload: bytes | str) -> bytes:
-    return payload if type(payload) is bytes else payload.encode() if isinstance(payload, str) else bytes(payload)
+    return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 
 def _payload(raw: bytes, text: bytes | None, shortest: bool) -> bytes:

@@ -118,7 +118,7 @@ def _push(message: PushMessage) -> Written:
 
 def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
     parts = [b"<messages>"]
-    if any(type(draft) is not Draft for draft in drafts):
+    if set(map(type, drafts)) != {Draft}:
         raise _NoTemplateError
     payloads = write_payloads([draft.payload for draft in drafts], shortest)
     for draft, payload in zip(drafts, payloads, strict=True):
