@@ -309,7 +309,8 @@ class QueueClient(Settings):
             connection = self._connection
             if connection is None or connection.is_stale():
                 connection = self._replaced(connection, exchange.request)
-            return self._answer(connection, connection.session.ask(exchange.request), exchange.within(self._timeout))
+            seconds = None if self._timeout is None else self._timeout + exchange.patience
+            return self._answer(connection, connection.session.ask(exchange.request), seconds)
 
     def _answer(
         self, connection: Connection, pending: Pending, seconds: float | None, since: float | None = None

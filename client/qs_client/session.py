@@ -165,8 +165,11 @@ class Session:
         """Sends a request with a new `req`. Raises ValueError if XML cannot carry a field."""
         request._req = req = f"qs-{next(self._numbers)}"  # type: ignore[misc] # text, so no check is needed
         data = write(request)
+        pending = object.__new__(Pending)  # made in half of the time that the constructor takes
+        pending.wake = pending.answer = None
+        pending.request, pending.size = request, len(data)
         # Before it can go out: another thread that reads may send it at once, and then the answer needs its request.
-        pending = self._pending[req] = Pending(request, len(data))
+        self._pending[req] = pending
         self.unsent.append(data)
         return pending
 
@@ -262,7 +265,7 @@ class Session:
         """Tells whether the server has sent anything."""
         return bool(self._beginning)
 
-    def route(self) -> bool:
+    def route(self) -> bool:  # noqa: C901 - its steps, without a call each
         """Passes the next message on to its request. Returns False when more bytes are needed.
 
         Raises Unexpected when the message belongs to no request or cannot be read; the connection must then be closed.
@@ -275,15 +278,41 @@ class Session:
             self.is_routed = True  # so that another call can be saved
         if isinstance(message, Fault):
             return self._take_fault(message)
-        if (req := message._req) is None:
+        req = message._req
+        pending = None if req is None else self._pending.get(req)
+        if pending is None:
+            self._take_other(message)
+            return True
+        request = pending.request
+        kind = type(request)
+        refused = type(message) is not kind or message._type != "response"
+        if refused and not isinstance(message, Error):
+            raise Unexpected(f"a {message.type} of {message.op} came in answer to {request.op}")
+        if self._other and not isinstance(request, _FOR_ANY_PROGRAM):
+            raise OtherProgram(self._other)
+        if pending is self.greeting:
+            if isinstance(message, Error) and message.code in CLOSING:
+                # A server that is full or stops says so to the first request of a connection, the greeting, and to no
+                # other: the program's request behind it would wait in vain.
+                self._take_without_req(message)
+                return True
+            self._take_name(message)
+        del self._pending[req]
+        if refused and (subscription := self._subscriptions.pop(req, None)) is not None:
+            subscription.over = True
+        if kind is Unsubscribe:  # only now: deliveries that crossed the request have been released
+            self._subscriptions.pop(request.subscription, None)  # type: ignore[attr-defined]
+        pending.settle(message)
+        return True
+
+    def _take_other(self, message: Message) -> None:
+        """Passes on a message that answers no request."""
+        if message.req is None:
             self._take_without_req(message)
-        elif (pending := self._pending.get(req)) is not None:
-            self._answer(pending, message)
-        elif (subscription := self._subscriptions.get(req)) is not None:
+        elif (subscription := self._subscriptions.get(message.req)) is not None:
             self._deliver(subscription, message)
         else:
             self._take_unmatched(message)
-        return True
 
     def _read_on(self) -> bool:
         """Reads bytes that have come and are not read yet. Returns and raises what `route` does."""
@@ -318,11 +347,8 @@ class Session:
         if req in self._pending or subscription is None:
             text = f"the answer cannot be read, and the request may have been done: {fault.text}"
             error = Error(INTERNAL.code, UNREADABLE, text, req=req)
-            pending = self._pending.get(req)
-            if pending is None:
-                self._take_unmatched(error)
-            else:
-                self._answer(pending, error)
+            self._events.appendleft(error)  # it is routed like one of the server
+            self.is_routed = False
         elif not subscription.skipped:
             subscription.skipped = True
             queues = subscription.request.qid or ", ".join(subscription.request.queues)
@@ -363,29 +389,6 @@ class Session:
         if self._other:
             raise OtherProgram(self._other)
         return self.unmatched.take()
-
-    def _answer(self, pending: Pending, message: Message) -> None:
-        """Gives a request its answer. Raises Unexpected for a message that cannot answer it."""
-        request = pending.request
-        kind = type(request)
-        refused = type(message) is not kind or message._type != "response"
-        if refused and not isinstance(message, Error):
-            raise Unexpected(f"a {message.type} of {message.op} came in answer to {request.op}")
-        if self._other and not isinstance(request, _FOR_ANY_PROGRAM):
-            raise OtherProgram(self._other)
-        if pending is self.greeting:
-            if isinstance(message, Error) and message.code in CLOSING:
-                # A server that is full or stops says so to the first request of a connection, the greeting, and to no
-                # other: the program's request behind it would wait in vain.
-                self._take_without_req(message)
-                return
-            self._take_name(message)
-        del self._pending[message._req]
-        if refused and (subscription := self._subscriptions.pop(message._req, None)) is not None:
-            subscription.over = True
-        if kind is Unsubscribe:  # only now: deliveries that crossed the request have been released
-            self._subscriptions.pop(request.subscription, None)  # type: ignore[attr-defined]
-        pending.settle(message)
 
     def _take_name(self, answer: Message) -> None:
         """Takes the answer to the greeting. A server of an earlier version does not name itself, and a bus of one
