@@ -8,9 +8,10 @@ from typing import Self
 
 import anyio
 
-from qs_schemas import Error, GetMessage, Subscribe
+from qs_schemas import Error, GetMessage, Ping, Subscribe
 
 from .acknowledgements import Acknowledgements
+from .asking import Exchange
 from .async_connection import AsyncConnection
 from .backoff import Outages
 from .errors import Ended, OtherProcess, ServerError, exception_for
@@ -142,9 +143,11 @@ class AsyncDeliveries(AsyncClosing):
             self._wait_scope.cancel()
         try:
             if ended is not None:
-                connection, asked = ended
+                connection, subscription, asked = ended
                 with contextlib.suppress(OSError):
                     await connection.answer(asked, self._timeout())
+                    if subscription.released:  # see `QueueClient._confirm_end`
+                        await connection.exchange(Exchange(Ping()), self._timeout())
         finally:
             await self._confirm_all()
 
@@ -152,7 +155,7 @@ class AsyncDeliveries(AsyncClosing):
         if not self._acknowledgements.done:
             await self._confirm(self._acknowledgements)
 
-    def _end(self) -> tuple[AsyncConnection, Pending] | None:
+    def _end(self) -> tuple[AsyncConnection, Subscription, Pending] | None:
         """Sends the request to end the subscription, without waiting. Messages that still come are released when they
         are read."""
         self._closed = True
@@ -162,7 +165,7 @@ class AsyncDeliveries(AsyncClosing):
         connection, subscription = opened
         asked = connection.session.end(subscription)
         connection.flush()
-        return None if asked is None else (connection, asked)
+        return None if asked is None else (connection, subscription, asked)
 
     def __del__(self) -> None:
         self._end()

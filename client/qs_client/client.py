@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, ReleaseMessage, Subscribe
+from qs_schemas import CLIENT_LIMITS, Error, GetMessage, Message, Ping, ReleaseMessage, Subscribe
 from qs_schemas.serializing import check_lengths
 
 from . import calls, claim_calls, policy_calls
@@ -525,4 +525,7 @@ class QueueClient(Settings):
         if connection is self._connection and (asked := subscription.ending) is not None:
             with contextlib.suppress(ServerError, OSError):
                 self._answer(connection, asked, self.timeout)
-                connection.send(connection.deadline(self.timeout))
+                if (
+                    subscription.released
+                ):  # a connection that ends before this is answered could end before they are read
+                    self._answer(connection, connection.session.ask(Ping()), self.timeout)

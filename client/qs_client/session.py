@@ -228,6 +228,7 @@ class Session:
         # After the unsubscribe request: the server would otherwise deliver them here again.
         while (message := subscription.take()) is not None:
             self._release(message)
+            subscription.released = True
         return asked
 
     def drop(self, pending: Pending) -> DroppedRequest:
@@ -405,6 +406,7 @@ class Session:
             raise Unexpected(f"a {message.type} of {message.op} came to a subscription")
         elif subscription.over:
             self._release(message)
+            subscription.released = True
             return
         subscription.put(message)
 

@@ -99,16 +99,18 @@ class Subscription(MessageBuffer):
     """The deliveries of a subscribe request.
 
     asked: the request and its answer; ending: the unsubscribe request, once it is sent; over: no delivery is wanted, or
-    none will come; skipped: one could not be read; lease: shared by all messages that are delivered.
+    none will come; released: messages were released at its end; skipped: one could not be read; lease: shared by all
+    messages that are delivered.
     """
 
-    __slots__ = ("asked", "ending", "lease", "over", "request", "skipped")
+    __slots__ = ("asked", "ending", "lease", "over", "released", "request", "skipped")
 
     def __init__(self, request: Subscribe, asked: Pending) -> None:
         super().__init__()
         self.request = request
         self.asked = asked
         self.ending: Pending | None = None
+        self.released = False
         self.skipped = False
         self.lease = Lease(request.visibility)
         self.over = False

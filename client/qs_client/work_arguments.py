@@ -44,6 +44,12 @@ def add_work(add: AddCommand) -> None:
         "--prefetch", type=positive, default=1, metavar="N", help="messages that a process has at a time (default: 1)"
     )
     added.add_argument(
+        "--ack",
+        choices=("behind", "wait"),
+        default="behind",
+        help="take the next message while the server deletes the one that is done, or wait (default: behind)",
+    )
+    added.add_argument(
         "--grace",
         type=seconds,
         default=GRACE,

@@ -140,8 +140,9 @@ class _Worker:
         self._report = report
         self._client = self._new_client(arguments.timeout)
         self._messages = self._client.subscribe(
-            arguments.queues, prefetch=arguments.prefetch, visibility=arguments.visibility
+            arguments.queues, prefetch=arguments.prefetch, visibility=arguments.visibility, ack=arguments.ack
         )
+        self._reported_late = 0  # of the messages that were taken away before their acknowledgement came
         self._running: GetMessage | None = None
         self._idle = threading.Event()
         self._stopping = threading.Event()
@@ -161,10 +162,12 @@ class _Worker:
             self._report(Report.READY)
             threading.Thread(target=self._listen, args=(starter,), name="qs-listening", daemon=True).start()
             for message in self._messages:
+                self._report_late()
                 self._work(message)
         finally:
             self._idle.set()
             self._client.disconnect()
+            self._report_late()
 
     def _work(self, message: GetMessage) -> None:
         """Does one job, and says how it ended."""
@@ -187,6 +190,12 @@ class _Worker:
         self._running = None
         self._report_job(message, error, handling.taken_away, time.monotonic() - began)
         self._slow_down(message, began, failed=error is not None)
+
+    def _report_late(self) -> None:
+        """Takes back the reports of jobs that were said to be done before their acknowledgement was refused."""
+        while self._reported_late < self._messages.taken_away:
+            self._reported_late += 1
+            self._report(Report.TAKEN_AWAY_LATE)
 
     def _slow_down(self, message: GetMessage, began: float, *, failed: bool) -> None:
         """Pauses after a message that fails again and again without a back-off of its queue, or the log would fill."""

@@ -36,12 +36,14 @@ _SAME_SIGNAL = 0.5
 
 class Report(Enum):
     """The lines that a process writes: that it takes messages, how a job ended, or why it cannot work (with the
-    exit code and a text)."""
+    exit code and a text). A job that is reported as done is taken away late if the answer to its acknowledgement, which
+    comes behind, says that somebody else has the message."""
 
     READY = "ready"
     DONE = "done"
     FAILED = "failed"
     TAKEN_AWAY = "taken-away"
+    TAKEN_AWAY_LATE = "taken-away-late"
     GIVEN_BACK = "given-back"
     CANNOT = "cannot"
 
@@ -246,6 +248,9 @@ class Processes:
             elif report is Report.CANNOT:
                 code, _, reason = text.partition(" ")
                 process.failure = int(code), reason
+            elif report is Report.TAKEN_AWAY_LATE:
+                self.counts[Report.DONE] -= 1
+                self.counts[Report.TAKEN_AWAY] += 1
             else:
                 process.did_a_job = True
                 self.counts[report] += 1

@@ -308,6 +308,45 @@ def test_graceful_stop(work: Work, client: QueueClient) -> None:
     assert "1 done, 0 failed" in work.log
 
 
+@pytest.mark.parametrize("ack", ["behind", "wait"])
+def test_job_whose_message_is_gone(work: Work, client: QueueClient, ack: str) -> None:
+    """A message that somebody else has deleted while its job ran is counted as taken away, also if the worker learns it
+    after it has taken the next one."""
+    qid = f"gone-{ack}"
+    client.new_queue(qid)
+    mid = client.push(qid, "1")
+    client.push(qid, "2")
+    work.start(qid, "functions:gated", "--ack", ack)
+    work.until(lambda: work.notes)
+    client.delete(qid, mid)
+    work.open_gate()
+    work.until(lambda: work.notes[-1] == "begin 2")
+    work.open_gate()
+    work.until(lambda: work.notes[-1] == "end 2")
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    assert work.log.count(f"message {mid} of {qid!r} was taken away") == 1
+    assert "1 done, 0 failed, 1 taken away, 0 given back" in work.log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stop_with_acknowledgements_behind(work: Work, client: QueueClient, number: int) -> None:
+    """When a stop comes in the middle of many short jobs, exactly what was done is deleted, and what was sent ahead
+    goes back untried."""
+    qid = f"many-{number}"
+    client.new_queue(qid)
+    client.push_many(qid, [b'{"fruit": %d}' % each for each in range(3000)])
+    work.start(qid, "functions:pack", "--json", "--prefetch", "100")
+    work.until(lambda: len(work.notes) > 300)
+    work.signal(number)
+    assert work.wait() == 0
+    done = len(work.notes)
+    assert f"{done} done, 0 failed, 0 taken away, 0 given back" in work.log
+    [figures] = client.stats(qid)
+    assert (figures.deleted, figures.ready, figures.in_flight) == (done, 3000 - done, 0)
+    assert set(left(client, qid)) <= {0}
+
+
 def test_grace_that_is_over(work: Work, client: QueueClient) -> None:
     """A job that takes longer than the grace is given back uncounted, and ends with the programs that it started."""
     client.new_queue("graces")
