@@ -146,18 +146,22 @@ class Share(Feed):
     def _send_in_turn(self, messages: Iterable[HeldMessage]) -> int:
         """Sends messages whose payloads are in memory to the members in turn, as long as one has room: each message to
         the member that has waited longest. What a member gets is sent together. Returns the number of messages sent."""
-        rooms = {member: list(member.room) for member in self.members}
+        rooms: dict[Member, list[int]] = {}  # messages and bytes; of those members whose turn has come
         shares: dict[Member, list[HeldMessage]] = {}
         sent = 0
         for message in messages:
-            member = next((each for each in self.members if rooms[each][0] > 0 and rooms[each][1] > 0), None)
-            if member is None or message.payload is None:
+            for member in self.members:
+                room = rooms.get(member) or rooms.setdefault(member, list(member.room))
+                if room[0] > 0 and room[1] > 0:
+                    break
+            else:
                 break
-            room = rooms[member]
+            if message.payload is None:
+                break
             room[0] -= 1
             room[1] -= message.size
             shares.setdefault(member, []).append(message)
-            if len(rooms) > 1:  # the last in the order gets the next turn last
+            if len(self.members) > 1:  # the last in the order gets the next turn last
                 del self.members[member]
                 self.members[member] = None
             sent += 1

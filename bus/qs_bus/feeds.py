@@ -21,6 +21,9 @@ PREFETCH = 1000
 count as received once more when the bus is killed."""
 _FETCHED = 64
 """Messages whose payloads are fetched again at a time, each with a request of its own."""
+_FORMS = 16
+"""Forms of a batch's documents that are kept at a time. Each client may choose its own, and a read of large messages
+brings many bytes."""
 _WRITERS = {early: Peer(early=early) for early in (False, True)}
 """Writes deliveries for clients whose documents end with an empty line, and for the others."""
 
@@ -137,6 +140,8 @@ class DeliveryBatch:
         # Most subscribers use the same req and end of documents. To write one for each would take most of the time.
         found = self._documents.get(form)
         if found is None:
+            if len(self._documents) == _FORMS:
+                self._documents.clear()
             documents = [message.document(*form) for message in self.messages]
             together = documents[0] if len(documents) == 1 else b"".join(documents)
             found = self._documents[form] = documents, together

@@ -30,7 +30,8 @@ class AsyncBusMessages(AsyncClosing):
 
     It ends with `aclose()`, also in another task, at the end of its `async with` block, or when it is no longer
     referenced, as after a `break`. Only one task at a time may ask for the next message. After a cancellation,
-    iteration may be resumed: what was under way continues, with the same deadline.
+    iteration may be resumed: what was under way continues, with the same deadline. Messages that have arrived are
+    handed out without waiting, so a cancellation is noticed when the iterator waits for more.
     """
 
     # Drives the steps of a `BusSession`, as BusMessages does, with one guarantee more: a cancelled poll loses nothing.

@@ -267,7 +267,8 @@ class Session:
         return bool(self._beginning)
 
     def route(self) -> bool:  # noqa: C901 - its steps, without a call each
-        """Passes the next message on to its request. Returns False when more bytes are needed.
+        """Passes the next message on to its request, or the next deliveries of one subscription to it. Returns False
+        when more bytes are needed.
 
         Raises Unexpected when the message belongs to no request or cannot be read; the connection must then be closed.
         """
@@ -407,6 +408,14 @@ class Session:
         elif subscription.over:
             self._release(message)
             subscription.released = True
+            return
+        else:
+            events, found = self._events, [message]
+            # Those that came with it need no look at each.
+            while events and type(events[0]) is GetMessage and events[0]._req == message._req:
+                found.append(events.popleft())
+            self.is_routed = not (events or self._may_be_more or self._unread)
+            subscription.put(*found)
             return
         subscription.put(message)
 

@@ -69,8 +69,8 @@ class MessageBuffer(Waitable):
     def ready(self) -> bool:
         return bool(self._messages)
 
-    def put(self, message: Message) -> None:
-        self._messages.append(message)
+    def put(self, *messages: Message) -> None:
+        self._messages.extend(messages)
         self._has_come()
 
     def take(self) -> Message | None:

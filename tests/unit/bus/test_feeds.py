@@ -75,6 +75,19 @@ async def test_what_is_acknowledged_together(world: World) -> None:
     assert nothing_left(r)
 
 
+async def test_many_forms_of_a_batch(world: World) -> None:
+    """Clients with more different forms than a batch keeps get their own documents, in order."""
+    q = world.fan_out()
+    clients = [world.client() for _ in range(40)]
+    for number, client in enumerate(clients):
+        client.join(q, req=f"r{number % 20}")
+    sent = world.push_together(q, 3)
+    for number, client in enumerate(clients):
+        assert client.got == sent
+        assert {re.findall(' req="([^"]*)"', line)[0] for line in client.lines} == {f"r{number % 20}"}
+    assert world.deleted(q) == sent
+
+
 async def test_a_batch_does_not_exceed_the_outbox(nursery: trio.Nursery) -> None:
     """One that does not read gets no more of a batch than its outbox holds and one message; all comes when it reads."""
     world = World(nursery, outbox=500)
