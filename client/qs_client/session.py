@@ -413,7 +413,7 @@ class Session:
             events, found = self._events, [message]
             # Those that came with it need no look at each.
             while events and type(events[0]) is GetMessage and events[0]._req == message._req:
-                found.append(events.popleft())
+                found.append(events.popleft())  # type: ignore[arg-type] # its type was looked at
             self.is_routed = not (events or self._may_be_more or self._unread)
             subscription.put(*found)
             return
