@@ -18,12 +18,16 @@ MOST_RECEIVES = 1000
 """The protocol's bound of max_receives."""
 
 
+_USUAL = (int, float)
+
+
 def seconds(value: float | None, name: str, *, more_than_none: bool = False) -> float | None:
     """Checks a time and returns it; None stays None. more_than_none: 0 is not allowed."""
     if value is None:
         return None
-    # bool is a number to Python, and True as a time is a slip. Real takes the numbers of numpy and Fraction, too.
-    if isinstance(value, bool) or not isinstance(value, Real):
+    # bool is a number to Python, and True as a time is a slip. Real takes the numbers of numpy and Fraction, too; it is
+    # asked about rare types alone, as it takes long.
+    if type(value) not in _USUAL and (isinstance(value, bool) or not isinstance(value, Real)):
         raise TypeError(f"{name} is a number of seconds, not {value!r}")
     if not 0 <= value <= MOST_SECONDS:  # False for NaN too
         raise ValueError(f"{name} is a number of seconds from 0 to {MOST_SECONDS}, not {value!r}")
@@ -36,7 +40,7 @@ def whole(value: int | None, name: str, least: int = 0, most: int = MOST) -> int
     """Checks a count or an id and returns it; None stays None."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise TypeError(f"{name} is a whole number, not {value!r}")
     if not least <= value <= most:
         raise ValueError(f"{name} is a whole number from {least} to {most}, not {_shown(value)}")

@@ -4,7 +4,6 @@ import contextlib
 import math
 import selectors
 import socket
-import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -73,7 +72,6 @@ class Connection:
         self._wire = wire
         self._place = place
         self._clock = clock
-        self._writing = threading.Lock()
         self._selector = _Selector()
         wire.register(self._selector)
         self._wakers: tuple[socket.socket, socket.socket] | None = None
@@ -149,13 +147,9 @@ class Connection:
 
         Raises TimeoutError, OSError: the connection must then be closed, as a part may have been sent.
         """
-        with self._writing:  # so that documents of two threads do not mix
-            if message is not None:
-                self.session.post(message)
-            unsent = self.session.unsent
-            # Mostly it is one document, and then a call is saved.
-            if data := unsent.popleft() if len(unsent) == 1 else self.session.data_to_send():
-                self._wire.send(data, deadline)
+        if message is not None:
+            self.session.post(message)
+        self._wire.send(self.session.unsent, deadline)
 
     def answer(self, pending: Pending, seconds: float | None, since: float | None = None) -> Message:
         """Sends the session's pending bytes, and returns the answer. seconds: None for no limit; since: the time from
@@ -215,7 +209,7 @@ class Connection:
                 self.check()
             if self.session.unsent:
                 try:
-                    self.send(deadline)
+                    self._wire.send(self.session.unsent, deadline)
                 except TimeoutError:
                     raise
                 except OSError:

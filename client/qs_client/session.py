@@ -116,7 +116,7 @@ class Session:
         self._subscriptions: dict[str | None, Subscription] = {}
         self._acknowledgements: dict[Lease, Acknowledgements] = {}  # by the lease of their messages
         self.unsent: deque[bytes] = deque()
-        """The documents to send, for `data_to_send`. Threads may add and take at any time."""
+        """The documents to send. Threads may add at any time; `data_to_send` or the sender takes them."""
         self.greeting: Pending | None = None  # the request that asks for the program's name
         if program is not None:
             self.unsent.append(_GREETING)

@@ -6,7 +6,9 @@ import select
 import selectors
 import socket
 import struct
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -40,7 +42,7 @@ class Wire:
        handler returns starts it anew, so signals that come in a row more often than that put off a time-out.
     3. `shut_down` may be called at any moment, by any thread and by a signal handler, and wakes a thread that waits.
 
-    Assumes one thread at a time that sends, and one that reads.
+    Assumes one thread at a time that reads; any may send, and documents of two threads do not mix.
     Never closes the descriptor by itself: its owner calls `close` when no thread waits for the descriptor, because the
     system may give the same number to the next file that is opened.
     """
@@ -52,6 +54,7 @@ class Wire:
         self._sock = sock
         self._layer = layer
         self._clock = clock
+        self._turn = threading.Lock()  # of the thread that sends
         self._sending = False  # stays True after a send that failed: a part may have been sent
         # Blocking, as Python polls before each operation of a socket with a time-out.
         sock.settimeout(None)
@@ -74,7 +77,7 @@ class Wire:
             return
         try:
             while True:
-                self.send(b"", deadline)
+                self.send(deque((b"",)), deadline)  # what TLS has to say
                 if layer.established:
                     return
                 # Before each read: a server that sends a byte now and then would begin the time anew.
@@ -86,21 +89,28 @@ class Wire:
                 self._sock.send(layer.encrypt())  # the alert tells the server's log what was wrong
             raise
 
-    def send(self, data: bytes, deadline: float) -> None:
-        """Sends all of the data. Raises TimeoutError, OSError: a part may have been sent, so nothing else can be."""
-        self._sending = True
-        if self._layer is not None:
-            data = self._layer.encrypt(data)
-        try:
-            # Without waiting first: the socket usually takes all at once.
-            sent = self._sock.send(data, socket.MSG_DONTWAIT) if data else 0
-        except BlockingIOError:
-            sent = 0
-        while sent < len(data):
-            self._wait(select.POLLOUT, deadline)
-            with contextlib.suppress(BlockingIOError):
-                sent += self._sock.send(memoryview(data)[sent:], socket.MSG_DONTWAIT)
-        self._sending = False
+    def send(self, documents: deque[bytes], deadline: float) -> None:
+        """Takes all documents out and sends them, when no other thread does. Raises TimeoutError, OSError: a part may
+        have been sent, so nothing else can be."""
+        with self._turn:
+            if not documents:
+                return
+            data = documents.popleft()  # mostly there is one, and a large document is not copied
+            if documents:
+                data += b"".join([documents.popleft() for _ in range(len(documents))])
+            self._sending = True
+            if self._layer is not None:
+                data = self._layer.encrypt(data)
+            try:
+                # Without waiting first: the socket usually takes all at once.
+                sent = self._sock.send(data, socket.MSG_DONTWAIT) if data else 0
+            except BlockingIOError:
+                sent = 0
+            while sent < len(data):
+                self._wait(select.POLLOUT, deadline)
+                with contextlib.suppress(BlockingIOError):
+                    sent += self._sock.send(memoryview(data)[sent:], socket.MSG_DONTWAIT)
+            self._sending = False
 
     def _wait(self, event: int, deadline: float) -> None:
         """Waits until the socket can be read or written. Raises TimeoutError at the deadline."""
