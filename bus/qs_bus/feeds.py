@@ -127,13 +127,20 @@ class DeliveryBatch:
     its messages.
     """
 
-    __slots__ = ("_documents", "_handled", "keys", "messages")
+    __slots__ = ("_documents", "_handled", "_keys", "messages")
 
     def __init__(self, messages: list[HeldMessage]) -> None:
         self.messages = messages
-        self.keys = [message.key for message in messages]
+        self._keys: list[tuple[str, int]] | None = None
         self._documents: dict[tuple[str | None, bool], tuple[list[bytes], bytes]] = {}
         self._handled = 0  # members that have handled all messages
+
+    @property
+    def keys(self) -> list[tuple[str, int]]:
+        """The keys of the messages, which only members need that keep them."""
+        if self._keys is None:
+            self._keys = [message.key for message in self.messages]
+        return self._keys
 
     def documents(self, form: tuple[str | None, bool]) -> tuple[list[bytes], bytes]:
         """Returns the documents of a form (see `HeldMessage.document`), one by one and joined."""

@@ -57,7 +57,11 @@ def _seconds(name: str, value: Any) -> str:
 
 
 def _number(name: str, value: Any) -> str:
-    return "" if value is None else f' {name}="{_whole(value)}"'
+    if value is None:
+        return ""
+    if type(value) is not int:
+        raise _NoTemplateError
+    return f' {name}="{value}"'
 
 
 # A client repeats the names of its queues. `typed`, so that a subclass of str is not found as the str that it equals.
@@ -228,9 +232,11 @@ def _get(message: GetMessage) -> Written:
     status, payload = message.status, message.payload
     if type(message.peek) is not bool or _is_dead(message) or message.messages or message.mids or message.more:
         raise _NoTemplateError
-    attributes = (' peek="yes"' if message.peek else "") + _seconds("visibility", message.visibility)
+    attributes = ' peek="yes"' if message.peek else ""
+    if message.visibility is not None:
+        attributes += _seconds("visibility", message.visibility)
     mid = (
-        ("<mid" if status is None else f'<mid status="{escape(status)}"')
+        ("<mid" if status is None else f'<mid status="{_name(status)}"')
         + _number("receives", message.receives)
         + _number("pushed-at", message.pushed_at)
         + _number("visible-at", message.visible_at)

@@ -142,8 +142,8 @@ class Outbox:
 
     def withdraw(self, unwanted: Callable[[Any], bool]) -> None:
         """Removes data that is not to be sent any more. unwanted: returns True for the token of such data. Data without
-        a token stays, and so does the first entry, which the socket may have taken in part. With TLS that entry may have
-        several documents, of which the later ones are sent although their entries are removed."""
+        a token stays, and so does the first entry, which the socket may have taken in part. With TLS that entry may
+        have several documents, of which the later ones are sent although their entries are removed."""
         waiting = self._waiting
         if waiting:
             begun, *rest = waiting
