@@ -174,10 +174,8 @@ OPERATIONS: dict[type[Message], Operation] = {
 }
 
 
-def waits(request: Message) -> bool:
-    """Tells whether the operation of a request may wait, and sends answers itself."""
-    operation = OPERATIONS.get(type(request))
-    return operation is not None and operation.waits
+WAITING = frozenset(kind for kind, operation in OPERATIONS.items() if operation.waits)
+"""The requests whose operations may wait, and send their answers themselves."""
 
 
 def operation_of(request: Message, client: Client) -> Operation:

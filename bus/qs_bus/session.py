@@ -21,7 +21,7 @@ from qs_serving.strangers import PIECE, Strangers
 from qs_serving.timers import Timers
 
 from .feeds import HeldMessage
-from .operations import operation_of, waits
+from .operations import WAITING, operation_of
 from .options import BusOptions
 from .rights import RefusedError, Rights
 from .subscription import DeliveryCounts, Subscription
@@ -211,7 +211,7 @@ class BusSession:
                 if isinstance(event, Fault):
                     self._add(group, event, event.message(new_resp()))
                     self._closes = event.error.closes
-                elif waits(event):
+                elif type(event) in WAITING:
                     self._send(group)  # earlier answers go before the messages of a subscription
                     self._wait = trio.CancelScope()
                     self._tasks.start_soon(self._answer_later, event, self._wait)

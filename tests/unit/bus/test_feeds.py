@@ -88,6 +88,51 @@ async def test_many_forms_of_a_batch(world: World) -> None:
     assert world.deleted(q) == sent
 
 
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_connection_that_breaks_in_a_batch(world: World, shared: bool) -> None:
+    """Messages of a batch count as handled if the socket took their last byte; the others go back, or to another member
+    of a share."""
+    feed = world.share() if shared else world.fan_out()
+    probe = world.client()
+    probe.join(feed)
+    first = world.push(feed)
+    length = len(probe.reader.read)
+    assert world.deleted(feed) == [first]
+    probe.leave()
+    broken, other = world.client(credit=2 * length + length // 2), world.client()
+    broken.join(feed)
+    sent = world.push_together(feed, 5)
+    assert broken.got == sent[:2]
+    await settled()
+    assert world.deleted(feed) == sent[:2]
+    if shared:
+        other.join(feed)
+    broken.leave()
+    await settled()
+    if shared:
+        assert world.fetched(feed) == sent[2:]
+        assert other.got == sent[2:]
+        assert sorted(world.deleted(feed)) == sent[2:]
+    else:
+        assert sorted(world.released(feed)) == sent[2:]
+    assert nothing_left(feed)
+
+
+@pytest.mark.parametrize("ack", [False, True])
+async def test_a_connection_that_is_lost_before_a_batch(world: World, ack: bool) -> None:
+    """A batch to a connection that has just been lost is handled by nobody, and goes back when the client leaves."""
+    q = world.fan_out()
+    client = world.client()
+    client.join(q, ack=ack)
+    client.reader.hang_up()
+    sent = world.push_together(q, 5)
+    assert world.deleted(q) == []
+    client.leave()
+    assert world.deleted(q) == []
+    assert sorted(world.released(q)) == sent
+    assert nothing_left(q)
+
+
 async def test_a_batch_does_not_exceed_the_outbox(nursery: trio.Nursery) -> None:
     """One that does not read gets no more of a batch than its outbox holds and one message; all comes when it reads."""
     world = World(nursery, outbox=500)
