@@ -1,0 +1,44 @@
+"""Counts the Python calls that requests of the sync client take."""
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from qs_client import QueueClient
+
+_TIMES = 20
+"""Rounds of which the cheapest counts: an answer that comes late costs a further read."""
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Returns how many Python functions are called, at least."""
+    counts: list[int] = []
+
+    def seen(_frame: FrameType, event: str, _argument: object) -> None:
+        counts[-1] += event == "call"
+
+    for _ in range(_TIMES):
+        counts.append(-1)  # that of `work` itself
+        sys.setprofile(seen)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
+    return min(counts)
+
+
+def test_a_push(client: QueueClient, qid: str) -> None:
+    """A push and its answer are at most 27 calls."""
+    assert calls_of(lambda: client.push(qid, "x")) <= 27
+
+
+def test_pushes_together(client: QueueClient, qid: str) -> None:
+    """A push in a pipeline is at most 36 calls, and one in a list at most 4."""
+
+    def pipelined() -> None:
+        with client.pipeline() as batch:
+            for _ in range(500):
+                batch.push(qid, "x")
+
+    assert calls_of(pipelined) <= 36 * 500
+    assert calls_of(lambda: client.push_many(qid, ["x"] * 500)) <= 4 * 500
