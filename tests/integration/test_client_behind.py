@@ -133,7 +133,7 @@ def test_at_most_as_many_as_the_prefetch_are_open() -> None:
 
 
 def test_failed_job_goes_back() -> None:
-    """What a block of `handling` raises is the same as ever: its message is released, and the others are deleted."""
+    """A message whose block of `handling` raises is released as ever, and the others are deleted."""
     seen: Seen = queue.SimpleQueue()
     with scripted(delivering(1, 2, 3, seen=seen)) as server, client_of(server) as client:
         for message in client.subscribe("q", ack="behind"):
@@ -174,8 +174,9 @@ def resumed(seen: Seen, *mids: int, deletes: tuple[Message | None, ...]) -> Scri
 
 
 def test_lost_connection(caplog: pytest.LogCaptureFixture) -> None:
-    """What a lost connection has left open is written to the next one, before the subscription. One that is gone was
-    deleted by the first request; one that somebody has received since is logged and counted. The loop goes on."""
+    """Acknowledgements that a lost connection has left open are written to the next one, before the subscription. A
+    message that is gone was deleted by the first request; one that somebody has received since is logged and counted.
+    The loop goes on."""
     seen: Seen = queue.SimpleQueue()
     answers = None, Error(404, "not-found", "no such message"), Error(409, "stale", "received again")
     with (
