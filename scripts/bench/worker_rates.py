@@ -170,7 +170,7 @@ def worker_rates(run: Run) -> list[Figure]:
     import rq  # noqa: PLC0415
 
     rounds, jobs = (3, 500) if run.quick else (7, 3000)
-    few = jobs // 10  # of the sides that wait for the disk several times a job
+    few = jobs // 3  # of the sides that wait for the disk several times a job
     folders = [run.folder / name for name in ("beanstalkd", "redis", "work")]
     for folder in folders:
         folder.mkdir()
