@@ -59,8 +59,8 @@ _USUAL_DEPTH = 6
 _RUN_DEPTH = 3
 _SHORTEST = len(b"<a/>")
 # Entries of a list, as nearly everybody writes them: for a list that comes in pieces, the entries that have come
-# together. A `<` in a value is looked for afterwards.
-_OF_LISTED = rb'(?>(?: (?:qid|mid|receives|pushed-at|visible-at|delay|key)="[^"]*+"){0,7})'
+# together. A value with a `<`, which is an error, ends the run.
+_OF_LISTED = rb'(?>(?: (?:qid|mid|receives|pushed-at|visible-at|delay|key)="[^"<]*+"){0,7})'
 _LISTED = re.compile(
     rb'(?>(?:<message%b><payload(?: encoding="base64")?>[^<]*+</payload></message>|<mid%b>[^<]*+</mid>)+)'
     % (_OF_LISTED, _OF_LISTED)
@@ -435,7 +435,8 @@ class Framer:
             self._check_bytes(min(self._at, self._most + 1), quickly=False)
         if too_large:
             raise self._too_large()
-        document = bytes(self.buffer[: self._at])
+        with memoryview(self.buffer) as view:  # a slice of the buffer would be one more copy
+            document = bytes(view[: self._at])
         spaces = SPACES.match(self.buffer, self._at)
         self._start = self._at if spaces is None else spaces.end()
         if not self.early:
@@ -500,8 +501,8 @@ class Framer:
             return
         start, end = run.span()
         elements = self.buffer.count(b"</", start, end)
-        if self.buffer.count(b"<", start, end) != 2 * elements or self._pieces + elements > self._limits.elements:
-            self._in_runs = False  # there is a `<` in a value, or one too many: steps find it, in this stream always
+        if self._pieces + elements > self._limits.elements:
+            self._in_runs = False  # there is one too many: steps find it, in this stream always
             return
         self._at = end
         self._pieces += elements - 1
