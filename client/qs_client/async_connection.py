@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from .lifetimes import call_after_fork
 from .place import Place
 from .session import Session
 from .skimming import may_hold_messages, releases_of
-from .waiting import LINGER, Pending, Subscription, Waitable
+from .waiting import FRESH, LINGER, Pending, Subscription, Waitable
 
 T = TypeVar("T")
 
@@ -71,6 +72,7 @@ class AsyncConnection:
         self._greeting_lock = anyio.Lock(fast_acquire=True)
         self._all_sent = _Condition(lambda: not self._wire.unsent)
         self._reads = 0  # reads that got bytes
+        self._heard_at = -math.inf  # when bytes have come last
         self._documents = 0  # documents read
         self._reads_seen = 0  # reads that `more` has reported
         self._failure: ServerUnavailable | None = None
@@ -96,9 +98,12 @@ class AsyncConnection:
         return self._failure is None and not self._retired
 
     def is_stale(self) -> bool:
-        """Tells whether the server has closed the connection, or is about to, without owing an answer."""
+        """Tells whether the server has closed the connection, or is about to, without owing an answer. Within FRESH of
+        the last bytes it does not look at the socket, as in `Connection.is_stale`."""
         if self._users or self.session.may_get_unasked:
             return False  # the task that reads will notice
+        if self._failure is None and time.monotonic() - self._heard_at < FRESH:
+            return False
         while self._failure is None:
             if not self.session.awaits_answer:
                 return self._wire.has_input()  # the stream has ended, or unexpected data has come
@@ -417,6 +422,7 @@ class AsyncConnection:
             self._fail(self._place.lost(self.session.end_of_data(), maybe_tls=self._maybe_tls))
             return 1
         self._reads += 1
+        self._heard_at = time.monotonic()
         self.session.receive_data(data)
         try:
             # All of it, also what other tasks wait for: nobody else reads.

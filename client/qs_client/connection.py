@@ -15,16 +15,13 @@ from .lifetimes import call_after_fork
 from .place import Place
 from .security import PLAIN, Security, Token
 from .session import Session
-from .waiting import Pending
+from .waiting import FRESH, Pending
 from .wire import BRIEF, LONGEST, Wire, open_wire
 
 M = TypeVar("M", bound=Message)
 
 _WOKEN = 1024
 """Bytes of a read from a waker: one for each `wake` since the last read, so one read usually empties it."""
-
-FRESH = 1.0
-"""Seconds after the last bytes of the server in which its connection counts as open."""
 
 # poll, where the system has it: it needs no descriptor of its own, as epoll does.
 _Selector = getattr(selectors, "PollSelector", selectors.SelectSelector)

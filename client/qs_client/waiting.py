@@ -12,6 +12,9 @@ LINGER = 1.0
 """Seconds that a client which leaves waits for the server: for messages to be released, for acknowledgements to be
 taken. An interrupted program must end soon; what is not done by then is done by the end of the window."""
 
+FRESH = 1.0
+"""Seconds after the last bytes of the server in which its connection counts as open."""
+
 
 class Waitable:
     """An object to wait for. wake: called when it may be ready; None when nobody waits.
