@@ -1,6 +1,7 @@
 """AsyncQueueClient over real sockets: which connection a call travels on, and when a new one is opened."""
 
 import inspect
+import math
 import queue
 import socket
 import threading
@@ -133,9 +134,10 @@ def test_a_cancelled_wait(backend: str) -> None:
 
 
 @both
-def test_async_idle_connection_closed_by_server_is_replaced(backend: str) -> None:
+def test_async_idle_connection_closed_by_server_is_replaced(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that the server ended between two calls is replaced, and no call fails for it; so is one that
     waits for the next receive."""
+    monkeypatch.setattr("qs_client.async_connection.FRESH", 0)  # as if a second had passed since
     closed = threading.Barrier(2, timeout=GIVE_UP)
 
     def once(conversation: Conversation) -> None:
@@ -156,6 +158,31 @@ def test_async_idle_connection_closed_by_server_is_replaced(backend: str) -> Non
     with Parallel(once, once, serve, serve) as server:
         run(backend, main)
         assert server.connections == 4
+
+
+@both
+def test_async_connection_closed_right_after_an_answer(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call soon after an answer does not look whether the server has ended the connection: it fails, and the next one
+    connects."""
+    monkeypatch.setattr("qs_client.async_connection.FRESH", math.inf)
+    closed = threading.Event()
+
+    def once(conversation: Conversation) -> None:
+        conversation.answer(conversation.read())
+        conversation.sock.shutdown(socket.SHUT_WR)
+        closed.set()
+
+    async def main() -> None:
+        async with client_of(server) as client:
+            await client.ping()
+            assert closed.wait(GIVE_UP)
+            with pytest.raises(ServerUnavailable, match="whether the request was carried out is not known"):
+                await client.ping()
+            await client.ping()
+
+    with Parallel(once, serve) as server:
+        run(backend, main)
+        assert server.connections == 2
 
 
 @both
