@@ -16,23 +16,26 @@ _TARGETS = {"greenstalk": 1.3, "redis-py": 0.7}
 
 
 def client_costs(run: Run) -> list[Figure]:
-    """Compares the client's processor time for a push of 1 KiB: QueueClient, greenstalk and redis-py; one at a time."""
+    """Compares the client's processor time for a push of 1 KiB: QueueClient, greenstalk and redis-py; one at a time.
+    Every server syncs before it answers, as what a client does after a long wait costs more than after a short one."""
     import greenstalk  # noqa: PLC0415 - only the comparisons need it
     import redis  # noqa: PLC0415
 
     rounds, pushes = (3, 1_000) if run.quick else (9, 4_000)
     payload = "x" * 1024
     with ExitStack() as stack:
-        ports = {}
-        for name, start in (("qs", queue_server), ("beanstalkd", beanstalkd), ("redis", redis_server)):
-            folder = run.folder / name
-            if start is not queue_server:
-                folder.mkdir()
-            ports[name] = stack.enter_context(start(folder)).port
-        client = stack.enter_context(QueueClient("127.0.0.1", ports["qs"]))
+        folders = [run.folder / name for name in ("beanstalkd", "redis")]
+        for folder in folders:
+            folder.mkdir()
+        qs = stack.enter_context(queue_server(run.folder / "qs", "--durability", "always"))
+        beans = stack.enter_context(beanstalkd(folders[0], "-f", "0"))
+        streams = stack.enter_context(
+            redis_server(folders[1], "--appendonly", "yes", "--save", "", "--appendfsync", "always")
+        )
+        client = stack.enter_context(QueueClient(*qs.address))
         client.new_queue(_QUEUE)
-        tube = stack.enter_context(greenstalk.Client(("127.0.0.1", ports["beanstalkd"]), use=_QUEUE))
-        stream = stack.enter_context(redis.Redis(port=ports["redis"]))
+        tube = stack.enter_context(greenstalk.Client(("127.0.0.1", beans.port), use=_QUEUE))
+        stream = stack.enter_context(redis.Redis(port=streams.port))
         push: dict[str, Callable[[], object]] = {
             "QueueClient": lambda: client.push(_QUEUE, payload),
             "greenstalk": lambda: tube.put(payload),
