@@ -10,9 +10,10 @@ again.
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import duckdb
+from machine import cpu_seconds, tree
 from measuring import Figure, Run
 from report_events import write_history
 
@@ -115,17 +116,14 @@ class Spent(NamedTuple):
 
 
 class Stopwatch:
-    """Measures the time of this process, and of another process."""
+    """Measures the time of this process, and, with `below`, of all processes below it: Java, and Python's workers."""
 
-    def __init__(self, pid: int | None = None) -> None:
-        self._pid = pid
+    def __init__(self, *, below: bool = False) -> None:
+        self._below = below
         self._started, self._cpu = time.monotonic(), self._spent()
 
     def _spent(self) -> float:
-        if self._pid is None:
-            return time.process_time()
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return time.process_time() + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(tree(os.getpid())) if self._below else time.process_time()
 
     def read(self) -> Spent:
         return Spent(time.monotonic() - self._started, self._spent() - self._cpu)
@@ -138,8 +136,7 @@ def measure_report(history: Path, to: Path, conf: dict[str, str]) -> tuple[float
     try:
         spark.sparkContext.setLogLevel("ERROR")
         ready = time.monotonic() - started
-        gateway: Any = spark.sparkContext._gateway
-        watch = Stopwatch(gateway.proc.pid)
+        watch = Stopwatch(below=True)
         summary = report(spark, history, to, progress=lambda text: print(f"{text} …", flush=True))
         return ready, watch.read(), summary
     finally:
