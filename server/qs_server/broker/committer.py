@@ -325,7 +325,7 @@ class Committer:
         more = dict(arrived)
         while True:  # until nothing more has come: the refresh may find messages of other programs
             self._subscriptions.dispatch(more)
-            if self._subscriptions.active:
+            if self._pushes_first and self._subscriptions.active:  # only queues of files are other programs' too
                 self.refresh()
             effects = self._storage.effects()
             more = effects.arrived
@@ -344,8 +344,6 @@ class Committer:
         """Ends a batch: has answers sent, adds waiting works to the waiters, and wakes waiting works whose messages
         have come."""
         self.served += len(works)
-        if self._has_subscribers:
-            self._serve_subscribers()
         for work in works:
             if effects.failed:
                 work.fail_pushes(effects.failed)
@@ -355,6 +353,8 @@ class Committer:
             on_batch_end, work.on_batch_end = work.on_batch_end, None  # before the call, which may post the work again
             if on_batch_end is not None:
                 on_batch_end()
+        if self._has_subscribers:  # behind the answers, with which a session has sent its own client's deliveries
+            self._serve_subscribers()
         # After the works of the batch, so that works that have just begun to wait are woken too.
         if effects.arrived and self._waiters.any:
             self._waiters.wake_all(effects.arrived)

@@ -139,7 +139,7 @@ class Session:
         try:
             if requests.fault is not None:
                 raise requests.fault
-            taken, answers = True, requests.answers
+            taken, answers, subscriber = True, requests.answers, self._service.subscriber
             if answers:
                 answered = requests.events
                 if len(answers) < len(answered):  # some have no answer yet, or were answered before
@@ -147,8 +147,8 @@ class Session:
                 self._counts.count(answered, perf_counter() - self._since)
                 for at, code in requests.refusals.items():
                     self._counts.refused(operation_of(answered[at]), code)
-                taken = self._outbox.put(requests.take())
-            subscriber = self._service.subscriber
+                # A client that acknowledges gets its next messages with the answer, in one write.
+                taken = self._send(requests.take(), subscriber)
             if subscriber is not None and subscriber.new:  # before any later request, and behind the answer
                 self._committer.post(Job(self._service.start_subscriptions))
             if taken:
@@ -305,14 +305,22 @@ class Session:
         return Subscriber(self._most, partial(self._connection.attempt, self._deliver), self._service.peer)
 
     def _deliver(self) -> None:
-        """Sends the pending deliveries. If the socket does not take them at once, the connection calls `written`
-        later."""
+        """Sends the pending deliveries, if there are any left."""
         subscriber = self._service.subscriber
-        if subscriber is not None:
-            pending, subscriber.mail = subscriber.mail, []
-            size = sum(map(cost, pending))
-            if self._outbox.put(b"".join(map(self._peer.send, pending)), size or None):
-                self.written(size)
+        if subscriber is not None and subscriber.mail:
+            self._send(b"", subscriber)
+
+    def _send(self, answers: bytes, subscriber: Subscriber | None) -> bool:
+        """Sends answers, and behind them the pending deliveries. Returns True if the socket has taken all at once. If
+        not, the connection calls `written` later."""
+        if subscriber is None or not subscriber.mail:
+            return self._outbox.put(answers)
+        pending, subscriber.mail = subscriber.mail, []
+        size = sum(map(cost, pending))
+        taken = self._outbox.put(b"".join([answers, *map(self._peer.send, pending)]), size or None)
+        if taken:
+            self.written(size)
+        return taken
 
     def written(self, token: Any) -> None:
         """Counts deliveries that the socket has taken. token: the bytes of the deliveries."""
