@@ -37,6 +37,13 @@ def gated(message):
     open("gate").close()
     note(f"end {message.text}")
 
+def first_gated(message):
+    # The gate may still be open when the second one begins, so that one must not wait for it.
+    if message.text == "1":
+        gated(message)
+    else:
+        note(f"end {message.text}")
+
 def endless(message):
     child = subprocess.Popen(["sleep", "1000"])
     note(f"child {child.pid}")
@@ -316,11 +323,9 @@ def test_job_whose_message_is_gone(work: Work, client: QueueClient, ack: str) ->
     client.new_queue(qid)
     mid = client.push(qid, "1")
     client.push(qid, "2")
-    work.start(qid, "functions:gated", "--ack", ack)
+    work.start(qid, "functions:first_gated", "--ack", ack)
     work.until(lambda: work.notes)
     client.delete(qid, mid)
-    work.open_gate()
-    work.until(lambda: work.notes[-1] == "begin 2")
     work.open_gate()
     work.until(lambda: work.notes[-1] == "end 2")
     work.signal(signal.SIGTERM)
