@@ -58,6 +58,7 @@ class AsyncDeliveries(AsyncClosing):
         self._deadline = math.inf  # for the answer to subscribe
         self._closed = self._inherited = False
         self._asking = anyio.Lock(fast_acquire=True)
+        self._ending = anyio.Lock(fast_acquire=True)  # held while the end is under way
         self._wait_scope: anyio.CancelScope | None = None
         call_after_fork(self)
 
@@ -65,6 +66,7 @@ class AsyncDeliveries(AsyncClosing):
         """Ends the iterator in a child process, see `lifetimes`."""
         self._inherited = self._closed = True
         self._asking = anyio.Lock(fast_acquire=True)
+        self._ending = anyio.Lock(fast_acquire=True)
         self._open = self._wait_scope = None
         self._acknowledgements.forget()
 
@@ -98,7 +100,8 @@ class AsyncDeliveries(AsyncClosing):
         except (ServerError, OSError):
             await self._confirm_all()
             raise
-        await self._confirm_all()  # of messages that were handled while another task closed
+        async with self._ending:  # as `Deliveries.__next__` does
+            await self._confirm_all()  # of messages that were handled while another task closed
         raise StopAsyncIteration
 
     def _lost(self, error: ServerError | OSError) -> None:
@@ -141,15 +144,16 @@ class AsyncDeliveries(AsyncClosing):
         ended = self._end()
         if self._wait_scope is not None:
             self._wait_scope.cancel()
-        try:
-            if ended is not None:
-                connection, subscription, asked = ended
-                with contextlib.suppress(OSError):
-                    await connection.answer(asked, self._timeout())
-                    if subscription.released:  # see `QueueClient._confirm_end`
-                        await connection.exchange(Exchange(Ping()), self._timeout())
-        finally:
-            await self._confirm_all()
+        async with self._ending:
+            try:
+                if ended is not None:
+                    connection, subscription, asked = ended
+                    with contextlib.suppress(OSError):
+                        await connection.answer(asked, self._timeout())
+                        if subscription.released:  # see `QueueClient._confirm_end`
+                            await connection.exchange(Exchange(Ping()), self._timeout())
+            finally:
+                await self._confirm_all()
 
     async def _confirm_all(self) -> None:
         if not self._acknowledgements.done:

@@ -525,7 +525,7 @@ class QueueClient(Settings):
         if connection is self._connection and (asked := subscription.ending) is not None:
             with contextlib.suppress(ServerError, OSError):
                 self._answer(connection, asked, self.timeout)
-                if (
-                    subscription.released
-                ):  # a connection that ends before this is answered could end before they are read
+                # A connection that ends before this is answered could end before they are read.
+                if subscription.released:
+                    subscription.released = False
                     self._answer(connection, connection.session.ask(Ping()), self.timeout)

@@ -4,6 +4,7 @@ The session knows which messages belong to it. The client, which shares the conn
 begin, next delivery and end, and gives them to the iterator: an import of the client here would be a circle.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -69,11 +70,13 @@ class Deliveries(Closing):
         self._disconnects = disconnects
         self._open: tuple[Connection, Subscription] | None = None
         self._closed = self._inherited = False
+        self._ending = threading.Lock()  # held while the end is under way
         call_after_fork(self)
 
     def after_fork(self) -> None:
         """Ends the iterator in a child process, see `lifetimes`."""
         self._inherited = self._closed = True
+        self._ending = threading.Lock()
         self._open = None
         self._acknowledgements.forget()
 
@@ -108,7 +111,9 @@ class Deliveries(Closing):
                 if message is None:
                     break
                 return message
-        self._confirm_all()  # those of messages that were handled while another thread, or a signal handler, closed
+        # What another thread that closes has begun is finished here: the program may disconnect right behind the loop.
+        with self._ending:
+            self._finish()
         raise StopIteration
 
     def open(self) -> None:
@@ -155,11 +160,17 @@ class Deliveries(Closing):
         """Ends the subscription and releases messages that were sent ahead, if the server can be reached. A loop that
         waits in another thread ends."""
         self._closed = True
+        if not self._ending.acquire(blocking=False):  # another thread ends it, or what this signal handler interrupts
+            return
+        try:
+            self._finish()
+        finally:
+            self._ending.release()
+
+    def _finish(self) -> None:
+        """Ends the subscription, and confirms what was acknowledged, also while it was ended."""
         if self._open is not None:
             self._end(*self._open)
-        self._confirm_all()
-
-    def _confirm_all(self) -> None:
         if not self._acknowledgements.done:
             self._confirm(self._acknowledgements)
 

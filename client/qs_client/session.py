@@ -226,9 +226,7 @@ class Session:
         subscription.over = True
         subscription.ending = asked = self.ask(Unsubscribe(subscription=subscription.request.req))
         # After the unsubscribe request: the server would otherwise deliver them here again.
-        while (message := subscription.take()) is not None:
-            self._release(message)
-            subscription.released = True
+        self._release_rest(subscription)
         return asked
 
     def drop(self, pending: Pending) -> DroppedRequest:
@@ -416,6 +414,8 @@ class Session:
                 found.append(events.popleft())  # type: ignore[arg-type] # its type was looked at
             self.is_routed = not (events or self._may_be_more or self._unread)
             subscription.put(*found)
+            if subscription.over:  # since another thread has ended it, and may have seen none of them
+                self._release_rest(subscription)
             return
         subscription.put(message)
 
@@ -465,6 +465,12 @@ class Session:
             ending = self.end(found)
             return [] if ending is None else [ending]
         return [self.ask(release) for release in releases_of(pending.request, pending.answer)]
+
+    def _release_rest(self, subscription: Subscription) -> None:
+        """Releases the messages that a subscription has not handed out."""
+        while (message := subscription.take()) is not None:
+            subscription.released = True
+            self._release(message)
 
     def _release(self, message: Message) -> None:
         """Releases a delivery that the program has not seen, without counting its receive. A storage that cannot take a
