@@ -147,7 +147,7 @@ class Share(Feed):
         """Sends messages whose payloads are in memory to the members in turn, as long as one has room: each message to
         the member that has waited longest. What a member gets is sent together. Returns the number of messages sent."""
         rooms: dict[Member, list[int]] = {}  # messages and bytes; of those members whose turn has come
-        shares: dict[Member, list[HeldMessage]] = {}
+        shares: dict[Member, tuple[list[HeldMessage], list[bytes]]] = {}
         sent = 0
         for message in messages:
             for member in self.members:
@@ -158,15 +158,18 @@ class Share(Feed):
                 break
             if message.payload is None:
                 break
+            document = message.document(*member.form)
             room[0] -= 1
-            room[1] -= message.size
-            shares.setdefault(member, []).append(message)
+            room[1] -= len(document)
+            share, documents = shares.setdefault(member, ([], []))
+            share.append(message)
+            documents.append(document)
             if len(self.members) > 1:  # the last in the order gets the next turn last
                 del self.members[member]
                 self.members[member] = None
             sent += 1
-        for member, share in shares.items():
-            batch = DeliveryBatch(share)
+        for member, (share, documents) in shares.items():
+            batch = DeliveryBatch(share, {member.form: documents})
             member.send(batch)
             batch.report()
         return sent

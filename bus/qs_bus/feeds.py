@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from qs_schemas import GetMessage, Peer
 
@@ -118,6 +118,11 @@ class HeldMessage:
         return _WRITERS[early].send(message)
 
 
+Form: TypeAlias = tuple[str | None, bool]
+"""What the documents of members differ in: the req of the subscription; True for documents that end with an empty
+line."""
+
+
 class DeliveryBatch:
     """Holds messages that go to members together, and their documents, which are made once for all members that use
     the same form.
@@ -129,10 +134,11 @@ class DeliveryBatch:
 
     __slots__ = ("_documents", "_handled", "_keys", "messages")
 
-    def __init__(self, messages: list[HeldMessage]) -> None:
+    def __init__(self, messages: list[HeldMessage], documents: dict[Form, list[bytes]] | None = None) -> None:
+        """documents: those that are made already."""
         self.messages = messages
         self._keys: list[tuple[str, int]] | None = None
-        self._documents: dict[tuple[str | None, bool], tuple[list[bytes], bytes]] = {}
+        self._documents = {form: (made, b"".join(made)) for form, made in documents.items()} if documents else {}
         self._handled = 0  # members that have handled all messages
 
     @property
@@ -142,7 +148,7 @@ class DeliveryBatch:
             self._keys = [message.key for message in self.messages]
         return self._keys
 
-    def documents(self, form: tuple[str | None, bool]) -> tuple[list[bytes], bytes]:
+    def documents(self, form: Form) -> tuple[list[bytes], bytes]:
         """Returns the documents of a form (see `HeldMessage.document`), one by one and joined."""
         # Most subscribers use the same req and end of documents. To write one for each would take most of the time.
         found = self._documents.get(form)
@@ -154,9 +160,11 @@ class DeliveryBatch:
             found = self._documents[form] = documents, together
         return found
 
-    def part(self, start: int, stop: int) -> DeliveryBatch:
-        """Returns a batch of some of the messages."""
-        return self if stop - start == len(self.messages) else DeliveryBatch(self.messages[start:stop])
+    def part(self, start: int, stop: int, form: Form) -> DeliveryBatch:
+        """Returns a batch of some of the messages, for a member with this form."""
+        if stop - start == len(self.messages):
+            return self
+        return DeliveryBatch(self.messages[start:stop], {form: self.documents(form)[0][start:stop]})
 
     def handled(self, count: int) -> None:
         """Counts that a member has handled the first messages."""
@@ -199,7 +207,7 @@ class Member(Protocol):
         """The most unacknowledged messages of an acknowledging client."""
 
     @property
-    def form(self) -> tuple[str | None, bool]:
+    def form(self) -> Form:
         """The arguments of `HeldMessage.document` for this member. Members with equal arguments get the same
         document."""
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 BYTES, MESSAGES = "bytes", "messages"
 """The bounds that a slow subscriber can exceed: --outbox, and --max-hold."""
+_IN_A_WRITE = 64
+"""Waiting messages that are sent with one write: all at once would hold up the other clients."""
 _PREFETCH = 100
 """Messages that an acknowledging client may have unacknowledged unless it says how many."""
 _TOO_SLOW = "this subscriber is too slow: more than {} are waiting for it; read faster, or raise {} of the bus"
@@ -123,7 +125,7 @@ class Subscription:
             return
         messages, at = batch.messages, 0
         while not self.waiting and at < len(messages) and most:
-            part = batch.part(at, at + most)
+            part = batch.part(at, at + most, self.form)
             self.send(part)
             part.report()
             at += most
@@ -225,11 +227,12 @@ class Subscription:
         # Without feeds the subscription is leaving, and its waiting messages go back to the feeds.
         while waiting and self.feeds and (found := self._sendable(waiting)):
             batch = DeliveryBatch(found)
-            for message in found:
+            batch = batch.part(0, self._fitting(batch), self.form)
+            for message in batch.messages:
                 waiting.popleft()
                 self.waiting_bytes -= message.size
             self.send(batch)
-            for message in found:
+            for message in batch.messages:
                 message.feed.release_payload(message)
             batch.report()
         if waiting and self.feeds and waiting[0].payload is None and self.room[0] > 0:
@@ -240,11 +243,12 @@ class Subscription:
             feed.on_room(self)
 
     def _sendable(self, waiting: deque[HeldMessage]) -> list[HeldMessage]:
-        """Returns the first of the waiting messages, as many as can be sent together now."""
+        """Returns the first of the waiting messages, as many as may fit into one write. Their documents, which are
+        longer than the payloads, decide how many do."""
         most, size = self.room
         found: list[HeldMessage] = []
         for message in waiting:
-            if len(found) >= most or size <= 0 or message.payload is None:
+            if len(found) >= min(most, _IN_A_WRITE) or size <= 0 or message.payload is None:
                 break
             found.append(message)
             size -= message.size

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 from support.bus.memory import EVERYTHING, World, nothing_left
 
-from qs_bus.feeds import PREFETCH, Release
+from qs_bus.feeds import PREFETCH, HeldMessage, Release
 
 settled = trio.testing.wait_all_tasks_blocked
 
@@ -150,6 +150,46 @@ async def test_a_batch_does_not_exceed_the_outbox(nursery: trio.Nursery) -> None
     assert slow.got == sent
     assert sorted(world.deleted(q)) == sent
     assert nothing_left(q)
+
+
+@pytest.mark.parametrize("kind", ["fan-out", "share"])
+async def test_a_backlog_does_not_exceed_the_outbox(nursery: trio.Nursery, kind: str) -> None:
+    """One that reads again gets no more of what has waited than its outbox holds and one message, however much longer
+    than the payloads the documents are."""
+    world = World(nursery, outbox=5000)
+    q = world.share() if kind == "share" else world.fan_out()
+    client = world.client(credit=0)
+    client.join(q)
+    sent = [world.push(q, "&" * 20) for _ in range(300)]
+    outbox = client.connection.outbox
+    longest = 0
+    for _ in range(1000):
+        client.reader.take(1000)
+        await settled()
+        longest = max(longest, outbox.unsent)
+        while world.fetched(q):
+            await settled()
+            longest = max(longest, outbox.unsent)
+        if b">%d</mid>" % sent[-1] in client.reader.read:
+            break
+    assert client.got == sent
+    assert 5000 <= longest < 5000 + 2 * len(client.lines[0])
+
+
+async def test_documents_are_made_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also for members that have room for a part of a batch only."""
+    q = world.fan_out()
+    made: list[int] = []
+    document = HeldMessage.document
+
+    def counted(message: HeldMessage, req: str | None, early: bool) -> bytes:
+        made.append(message.mid)
+        return document(message, req, early)
+
+    monkeypatch.setattr(HeldMessage, "document", counted)
+    for _ in range(3):
+        world.client().join(q, ack=True, prefetch=6)
+    assert made == [*world.push_together(q, 10)]
 
 
 async def test_who_comes_later_gets_what_comes_later(world: World) -> None:
