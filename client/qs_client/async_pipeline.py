@@ -11,7 +11,7 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from . import calls
 from .asking import Call, copy_signature
 from .async_connection import AsyncConnection
-from .pipelined import TOGETHER, OpenCalls, PipelinedCall
+from .pipelined import OpenCalls, PipelinedCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -110,60 +110,46 @@ class AsyncPipeline:
         while not begun.done and self._open.is_full:
             await self._settle_oldest()
         if not begun.done:
-            await self._write_request(begun)
+            connection = await self._write_request(begun)
+            if not begun.done:
+                self._open.add(begun)
+            if connection is not None and self._open.should_send(now := anyio.current_time()):
+                self._open.sent(now)
+                connection.flush()
         if begun.done:  # nothing was written
             begun.value()
         return AsyncResult(self, begun)
 
-    async def _write_request(self, call: PipelinedCall[Any]) -> None:
-        """Writes the next request of a call, and puts the call behind the others."""
+    async def _write_request(self, call: PipelinedCall[Any]) -> AsyncConnection | None:
+        """Writes the next request of a call. See `Pipeline._write_request`."""
         try:
             connection = await self._opened()
             pending = connection.session.ask(call.exchange.request)
         except Exception as error:  # no connection, or a field that XML cannot carry
             call.failed(error, anyio.current_time())
-            if call.done:
-                return
-        else:
-            call.written(connection, pending, anyio.current_time())
-        self._open.add(call)
-        if self._open.unsent >= TOGETHER and call.pending is not None:
-            self._open.unsent = 0
-            call.connection.flush()
+            return None
+        self._open.written(call, connection, pending, anyio.current_time())
+        return connection
 
     async def _settle_oldest(self) -> None:
-        """Waits for the oldest call, and takes the answers that have come with its answer."""
+        """Waits for the oldest call. See `Pipeline._settle_oldest`."""
+        if self._open.settle():
+            return
         oldest = self._open.oldest
         if oldest.pending is None:
             await anyio.sleep_until(oldest.due)
-            await self._go_on(self._open.take_oldest())
+            await self._write_request(oldest)
             return
-        self._open.unsent = 0  # waiting sends them
+        self._open.sent(anyio.current_time())  # waiting sends them
         seconds = oldest.exchange.within(self._timeout())
-        deadline = math.inf if seconds is None else oldest.written_at + seconds
-        pending = oldest.pending
+        deadline = math.inf if seconds is None else oldest.sent_at + seconds
         try:
-            answer = await oldest.connection.answered(pending, deadline, seconds)
+            answer = await oldest.connection.answered(oldest.pending, deadline, seconds)
         except Exception as error:  # only about this call: the others that the connection has lost raise it, too
-            self._open.take_oldest().failed(error, anyio.current_time())
+            self._open.answered(oldest, error, anyio.current_time())
         else:
-            self._open.take_oldest().answered(answer, anyio.current_time())
-        await self._go_on(oldest)
-        while (answered := self._open.take_answered()) is not None:
-            assert answered.pending is not None and answered.pending.answer is not None  # noqa: S101, PT018 - taken
-            answered.answered(answered.pending.answer, 0.0)
-            await self._go_on(answered)
-
-    async def _go_on(self, call: PipelinedCall[Any]) -> None:
-        """Continues a call that has been taken out: writes its next request, later if it has to pause."""
-        if call.done:
-            self._open.keep(call)
-        elif call.due > anyio.current_time():
-            self._open.add(call)
-        else:
-            await self._write_request(call)
-            if call.done:
-                self._open.keep(call)
+            self._open.answered(oldest, answer, anyio.current_time())
+        self._open.settle()
 
     def _abandon(self) -> None:
         """Sends what was written, and leaves the answers to the session."""

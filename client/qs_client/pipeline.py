@@ -10,7 +10,7 @@ from qs_schemas import Message
 from . import calls
 from .asking import Call, copy_signature
 from .connection import Connection
-from .pipelined import TOGETHER, OpenCalls, PipelinedCall
+from .pipelined import OpenCalls, PipelinedCall
 from .waiting import Pending
 
 P = ParamSpec("P")
@@ -53,7 +53,8 @@ class Pipeline:
 
     Ensures
     1. When the block has ended, each call has its answer or its error. The requests were carried out in their order,
-       except those that were repeated.
+       except those that were repeated, and the later requests of a call that needs several (more than 1000 messages):
+       each of these is written when the call is the oldest.
     2. The calls that are open, and their bytes, are bounded (`pipelined`): a further call waits for the oldest.
     3. An error belongs to its call alone. The end of the block raises the first one whose result nobody has asked for,
        unless the block itself raises.
@@ -129,76 +130,59 @@ class Pipeline:
         while not begun.done and self._open.is_full:
             self._settle_oldest()
         if not begun.done:
-            self._write_request(begun)
+            connection = self._write_request(begun)
+            if not begun.done:
+                self._open.add(begun)
+            if connection is not None and self._open.should_send(now := self._clock()):
+                self._open.sent(now)
+                self._send(connection)
         if begun.done:  # nothing was written
             begun.value()
         return Result(self, begun)
 
-    def _write_request(self, call: PipelinedCall[Any]) -> None:
-        """Writes the next request of a call, and puts the call behind the others."""
+    def _write_request(self, call: PipelinedCall[Any]) -> Connection | None:
+        """Writes the next request of a call. Returns where. Returns None if that was not possible: then the call is
+        done, or has a request to write later."""
         try:
             connection, pending = self._write(call.exchange.request)
         except Exception as error:  # no connection, or a field that XML cannot carry
             call.failed(error, self._clock())
-            if call.done:
-                return
-        else:
-            call.written(connection, pending, self._clock())
-        self._open.add(call)
-        if self._open.unsent >= TOGETHER and call.pending is not None:
-            self._open.unsent = 0
-            self._send(call.connection)
+            return None
+        except BaseException:  # it may be written: it must not be written again
+            call.abandon()
+            raise
+        self._open.written(call, connection, pending, self._clock())
+        return connection
 
     def _settle_oldest(self) -> None:
-        """Waits for the oldest call, and takes the answers that have come with its answer."""
+        """Waits for the oldest call, and takes the answers that have come with its answer. If the call has a further
+        request, writes that."""
+        if self._open.settle():
+            return
         oldest = self._open.oldest
         if oldest.pending is None:
             self._sleep(max(oldest.due - self._clock(), 0))
-            self._go_on(self._open.take_oldest())
+            self._write_request(oldest)
             return
         connection, pending = oldest.connection, oldest.pending
-        self._open.unsent = 0  # waiting sends them
+        self._open.sent(self._clock())  # waiting sends them
         try:
-            answer = self._answer(connection, pending, oldest.exchange.within(self._timeout()), oldest.written_at)
+            answer = self._answer(connection, pending, oldest.exchange.within(self._timeout()), oldest.sent_at)
         except Exception as error:
             self._lose(connection, error)
-            return
         except BaseException:
             self._abandon()
             raise
-        oldest = self._open.take_oldest()
-        oldest.answered(answer, self._clock())
-        self._go_on(oldest)
-        while (answered := self._open.take_answered()) is not None:
-            assert answered.pending is not None and answered.pending.answer is not None  # noqa: S101, PT018 - taken
-            answered.answered(answered.pending.answer, 0.0)
-            self._go_on(answered)
-
-    def _go_on(self, call: PipelinedCall[Any]) -> None:
-        """Continues a call that has been taken out: writes its next request, later if it has to pause."""
-        if call.done:
-            self._open.keep(call)
-        elif call.due > self._clock():
-            self._open.add(call)
         else:
-            self._write_request(call)
-            if call.done:
-                self._open.keep(call)
+            self._open.answered(oldest, answer, self._clock())
+        self._open.settle()
 
     def _lose(self, connection: Connection, error: Exception) -> None:
         """Gives the error of a connection to each call that waits for an answer there."""
         now = self._clock()
-        for _ in range(len(self._open)):
-            call = self._open.take_oldest()
+        for call in self._open:
             if call.connection is connection and call.pending is not None:
-                if call.pending.answer is not None:
-                    call.answered(call.pending.answer, now)
-                else:
-                    call.failed(_another(error), now)
-            if call.done:
-                self._open.keep(call)
-            else:
-                self._open.add(call)
+                self._open.answered(call, call.pending.answer or _another(error), now)
 
     def _abandon(self) -> None:
         """Closes the connections on which answers are outstanding, as an interrupted single call does."""

@@ -1,8 +1,10 @@
 """The pipelines of the clients against the real server."""
 
 import queue
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import anyio
 import pytest
@@ -259,3 +261,89 @@ def test_no_answer_in_time() -> None:
                 with pytest.raises(NoAnswer):
                     call.result()
         assert not client.connected
+
+
+def test_long_lists_stay_in_the_bounds(server: ServerProcess) -> None:
+    """Calls of several requests write their later ones when they are the oldest, so the two sides never wait for each
+    other with full sockets."""
+    with client_to(server) as client:
+        client.new_queue("q")
+        lists = ["a"] * 1000 + ["x" * 1000] * 1000
+        with client.pipeline() as batch:
+            stored = [batch.push_many("q", lists) for _ in range(20)]
+        assert len({mid for each in stored for mid in each.result()}) == 40_000
+
+
+def test_the_timeout_counts_from_the_sending(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that has waited for others to be sent with it has its whole time when it is sent."""
+    with client_to(server) as client:
+        client.new_queue("q")
+        with client.pipeline() as batch:
+            monkeypatch.setattr(batch, "_clock", lambda: time.monotonic() - 100)
+            early = batch.push("q", "1")
+            monkeypatch.setattr(batch, "_clock", time.monotonic)
+            late = batch.push("q", "2")  # and sends the first, which has waited long
+        assert early.result() < late.result()
+
+
+def test_an_interrupt_within_the_block(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call whose next request is interrupted is not known to be done, and the end of the block says so."""
+
+    def interrupted(request: Message) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with client_to(server) as client:
+        client.new_queue("q")
+        with pytest.raises(ServerUnavailable, match="not known"), client.pipeline() as batch:  # noqa: PT012 - its end
+            many = batch.push_many("q", ["x"] * 1500)
+            with monkeypatch.context() as patched:
+                patched.setattr(batch, "_write", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    many.result()
+            batch.push("q", "after")
+        with pytest.raises(ServerUnavailable, match="not known"):
+            many.result()
+        assert client.stats("q")[0].ready == 1001
+
+
+@both
+def test_a_cancelled_repeat(backend: str, server: ServerProcess) -> None:
+    """A repeat that is cancelled while it connects is done later, at the end of the block."""
+
+    async def main() -> None:
+        async with AsyncQueueClient(server.host, server.port, timeout=20) as client:
+            await client.new_queue("q")
+            async with client.pipeline() as batch:
+                keyed = await batch.push("q", "1", key="one")
+                opened = batch._opened
+
+                async def cancelled() -> NoReturn:
+                    scope.cancel()
+                    await anyio.sleep_forever()
+                    raise AssertionError
+
+                server.kill()
+                server.start()
+                batch._opened = cancelled
+                with anyio.CancelScope() as scope:
+                    await keyed.result()
+                assert not keyed.done
+                batch._opened = opened
+            assert await keyed.result()
+            assert (await client.stats("q"))[0].ready == 1
+
+    run(backend, main)
+
+
+def test_errors_are_not_kept_without_bound(server: ServerProcess) -> None:
+    """A pipeline keeps some of many errors, and counts all that nobody has looked at."""
+    with client_to(server) as client, pytest.raises(NotFound, match="none") as caught, client.pipeline() as batch:  # noqa: PT012 - its end
+        for _ in range(1000):
+            with pytest.raises(NotFound):
+                batch.push("looked-at", "x").result()
+        failed = [batch.push("none", "x") for _ in range(1000)]
+        batch.wait_for(failed[-1]._call)
+        assert len(batch._open._failed) == 256
+    assert caught.value.__notes__ == [
+        "later calls of the pipeline that failed too, and whose result nobody asked for: 999"
+    ]
