@@ -124,12 +124,14 @@ class TableWriter:
         self._rows.clear()
 
 
-def rows(path: Path, columns: Sequence[str] | None = None, *, kinds: Sequence[str] | None = None) -> Iterator[Row]:
-    """Yields the rows of a saved table in order, with a few thousand in memory. columns: None for all; kinds: only rows
-    whose column `kind` is one of these."""
+def rows(
+    path: Path, columns: Sequence[str] | None = None, *, kinds: Sequence[str] | None = None, at_once: int = _ROWS
+) -> Iterator[Row]:
+    """Yields the rows of a saved table in order. columns: None for all; kinds: only rows whose column `kind` is one of
+    these; at_once: rows in memory."""
     for part in sorted(path.glob("part-*.parquet")):
         with pq.ParquetFile(part) as file:
-            for batch in file.iter_batches(batch_size=_ROWS, columns=list(columns) if columns else None):
+            for batch in file.iter_batches(batch_size=at_once, columns=list(columns) if columns else None):
                 wanted = batch if kinds is None else batch.filter(pc.is_in(batch.column("kind"), pa.array(kinds)))
                 yield from wanted.to_pylist()
 

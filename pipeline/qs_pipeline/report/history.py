@@ -29,8 +29,10 @@ _END_OF_TIME = 253_402_300_800_000_000
 """The year 10000, in microseconds, where the timestamps of Spark and Python end."""
 
 _PARTITION = 32 << 20
-"""Bytes of the history that one task has in memory: as columns they take a third of that, and some times as much while
-they are computed."""
+"""Bytes of the history in one partition, which a task has in memory: some 250 bytes for each event while they are
+computed. Only the events of one message, which are always in one partition, may be more."""
+_COMPRESSED = 15
+"""How many times as long the text of compressed files is, at most: their lines are much alike."""
 _PARTITIONS = 10_000
 
 WAITING = ("pushed", "released", "expired")
@@ -41,10 +43,12 @@ ENDS = ("dead", "redriven", "retired", "deleted")
 
 
 class HistoryFiles(NamedTuple):
-    """The finished files of a history. uri: the directory's, for Spark; files: how many there are."""
+    """The finished files of a history. uri: the directory's, for Spark; files: how many there are; compressed: True if
+    any of them is."""
 
     uri: str
     files: int
+    compressed: bool
 
 
 def find_history(spark: SparkSession, directory: str) -> HistoryFiles:
@@ -61,8 +65,8 @@ def find_history(spark: SparkSession, directory: str) -> HistoryFiles:
         raise UsageError(f"{directory} cannot be read: {error.strerror}") from error
     if missing:
         raise UsageError(f"there is no directory {directory}: name the one that queue-server.py --history writes to")
-    count = sum(_NAME.fullmatch(name) is not None for name in names)
-    if not count:
+    found = [name for name in names if _NAME.fullmatch(name)]
+    if not found:
         open_ones = sum(name.startswith(".history-") for name in names)
         more = (
             "; one is being written: it is finished when it is full or old (--history-age), or when the server stops"
@@ -70,7 +74,9 @@ def find_history(spark: SparkSession, directory: str) -> HistoryFiles:
             else ": name the directory that queue-server.py --history writes to"
         )
         raise UsageError(f"there is no finished history file (history-*.jsonl) in {directory}{more}")
-    return HistoryFiles(re.sub(r"([\\*?\[\]{}])", r"\\\1", files.uri("")), count)
+    return HistoryFiles(
+        re.sub(r"([\\*?\[\]{}])", r"\\\1", files.uri("")), len(found), any(name.endswith(".gz") for name in found)
+    )
 
 
 def read_events(spark: SparkSession, history: HistoryFiles) -> DataFrame:
@@ -112,5 +118,7 @@ def read_events(spark: SparkSession, history: HistoryFiles) -> DataFrame:
     )
     # Enough partitions for a task to have each in memory.
     bytes_ = int(lines._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
+    if history.compressed:
+        bytes_ *= _COMPRESSED
     events = events.repartition(min(bytes_ // _PARTITION + 1, _PARTITIONS), "mid", "queue")
     return events.sortWithinPartitions("mid", "queue", "time", F.asc_nulls_last("receives"), "event")

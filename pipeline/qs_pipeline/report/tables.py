@@ -1,8 +1,8 @@
 """The tables of a report, from the rows of `lifecycles`: figures by queue and time, depths, and conspicuous messages.
 
 Reads the rows of a queue after each other, and writes a table while the next rows are read: memory grows with the bins
-of one queue, and with the number of queues. Times are microseconds during the computation; tables have timestamps, and
-durations in seconds.
+of one queue and with the durations that are kept of it, and with the number of queues. Times are microseconds during
+the computation; tables have timestamps, and durations in seconds.
 """
 
 import heapq
@@ -30,6 +30,9 @@ COUNTS = ("pushed", "received", "redelivered", "released", "expired", "extended"
 _FOUND = COUNTED.index("found")
 _PUSHED = COUNTED.index("pushed")
 _ENDS = [COUNTED.index(name) for name in ENDS]
+_WITHOUT_DURATIONS = ("kind", "queue", "at", "numbers")
+_FEW = 256
+"""Rows in memory if they may have durations: 32 KiB each."""
 _TORN = 3
 """Files that the page names, at most."""
 
@@ -103,7 +106,7 @@ def extent(partials: Path) -> Extent:
 
 
 def _of_kind(partials: Path, kind: str) -> Iterator[Row]:
-    return (row for row in rows(partials, kinds=[kind]))
+    return rows(partials, _WITHOUT_DURATIONS, kinds=[kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,9 @@ def write_tables(partials: Path, work: Path, found: Extent, top: int) -> Tables:
         TableWriter(paths["depth"], SCHEMAS["depth"]) as depths,
         TableWriter(drawn, SCHEMAS["per_hour"], wanted=drawn_in.width != HOUR) as more,
     ):
-        for name, group in groupby(rows(partials, kinds=["counts", *TIMES]), lambda row: str(row["queue"])):
+        for name, group in groupby(
+            rows(partials, kinds=["counts", *TIMES], at_once=_FEW), lambda row: str(row["queue"])
+        ):
             queue = _Queue(name, group)
             hours.write(queue.figures(HOUR))
             more.write(queue.figures(drawn_in.width) if drawn_in.width != HOUR else ())
@@ -268,7 +273,7 @@ def _waited_longest(partials: Path, top: int, end: int) -> list[Row]:
 
 
 def _waits(partials: Path, end: int) -> Iterator[Row]:
-    for row in rows(partials, kinds=["waited", "waits"]):
+    for row in rows(partials, _WITHOUT_DURATIONS, kinds=["waited", "waits"]):
         if row["kind"] == "waited":
             wait, begin, size, event = row["numbers"]
             ended_by = EVENTS[event]
