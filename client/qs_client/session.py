@@ -433,20 +433,20 @@ class Session:
             return
         if message.code == BAD_REQUEST.code:
             raise Cut(message.text)
-        concerned = list(self._pending.values())
+        concerned = list(self._pending.items())  # with the `req` of each: a request that is sent again has a new one
         if message.code in _DOCUMENT_ERRORS:
             # Not the greeting, which is short and goes out with the request behind it.
-            concerned = [pending for pending in concerned if pending is not self.greeting][:1]
+            concerned = [(req, pending) for req, pending in concerned if pending is not self.greeting][:1]
         else:
             for subscription in [each for each in self._subscriptions.values() if not each.over]:
                 subscription.over = True
                 subscription.put(message)
         # The greeting is nobody's request: an error that only it waits for would be lost with it.
-        others = [pending for pending in concerned if pending is not self.greeting]
+        others = [pending for _, pending in concerned if pending is not self.greeting]
         if not others and not self._subscriptions and (self._has_posted or not concerned):
             self._take_unmatched(message)
-        for pending in concerned:
-            del self._pending[pending.request.req]
+        for req, pending in concerned:
+            del self._pending[req]
             pending.settle(message)
 
     def _take_unmatched(self, message: Message) -> None:

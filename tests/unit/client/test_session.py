@@ -99,6 +99,16 @@ def test_ask_while_another_thread_sends_and_reads() -> None:
     assert isinstance(pending.answer, Ping)
 
 
+def test_error_of_the_connection_to_a_request_that_was_sent_twice() -> None:
+    """A request that was sent again has a new `req`, and an error without `req` goes to both of its answers."""
+    session = Session()
+    request = PushMessage("q", b"x", key="k")
+    both = [session.ask(request), session.ask(request)]
+    come(session, Peer().send(Error(503, "shutting-down", "bye")))
+    assert [isinstance(pending.answer, Error) for pending in both] == [True, True]
+    assert not session.awaits_answer
+
+
 def test_data_to_send_is_returned_once() -> None:
     """Requests go out in their order, together, and once."""
     session = Session()
