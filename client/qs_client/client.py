@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -31,10 +32,14 @@ from .place import Place, endpoint
 from .security import Tls, Token
 from .settings import Settings
 from .skimming import may_hold_messages, releases_of
+from .turns import Turn
 from .waiting import LINGER, Lease, Pending, Subscription
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_PIECE = 0.05
+"""Seconds of the pieces of a wait for another thread's turn, which may end what is waited for."""
 
 
 def _method(call: Callable[P, Call[T]]) -> "Callable[Concatenate[QueueClient, P], T]":
@@ -98,12 +103,13 @@ class QueueClient(Settings):
     #    answer is taken for that of another request.
     # 2. Messages in an answer that the caller does not get are released, if the server answers within LINGER.
     # 3. A request is sent once. Only the calls that are safe to repeat do so, by themselves (`ask_until_answered`).
-    # 4. disconnect(), wake-ups and the end of a subscription wait for no lock that a reading thread holds, so threads
-    #    and signal handlers may ask for them at any time.
+    # 4. disconnect(), wake-ups and the end of a subscription never wait for a turn of their own thread, and for that of
+    #    another one only while acknowledgements are open, for a limited time: so threads and signal handlers may ask
+    #    for them at any time.
     #
     # Assumes that the server answers the requests of one connection in order: a request that waits at the server delays
-    # those of other threads, so each exchange holds the lock until its answer has come.
-    # Never reads without `_reading`, and never connects with a lock that `disconnect` needs.
+    # those of other threads, so each exchange has the turn until its answer has come.
+    # Never reads without the turn of `_reading`, and never connects with a lock that `disconnect` needs.
 
     def __init__(
         self,
@@ -124,7 +130,8 @@ class QueueClient(Settings):
     def after_fork(self) -> None:
         """Starts without a connection and with new locks, also in a child process, see `lifetimes`."""
         self._connection: Connection | None = None
-        self._reading = threading.Lock()  # held during an exchange or a recv()
+        self._reading = Turn()  # of the thread in an exchange or a recv()
+        self._left = False  # something was left to the thread whose turn it was, to send
         self._opening = threading.Lock()  # taken after _reading, never before
         self._extender: tuple[object, Extender] | None = None  # with the settings of its client
 
@@ -155,15 +162,13 @@ class QueueClient(Settings):
     def disconnect(self) -> None:
         """Closes the connection if it is open. A call that waits in another thread raises ServerUnavailable, and so
         does a subscription, also one that waits for a server to come back. Acknowledgements that are written and not
-        confirmed get a second for that first, unless a thread uses the connection."""
+        confirmed get a second for that first, and another one on a new connection; then the log says how many are not
+        known."""
         self._disconnects += 1
         connection = self._connection
-        if connection is not None and self._reading.acquire(blocking=False):
-            try:
-                for acknowledgements in connection.session.unconfirmed:
-                    self._await_last(connection, acknowledgements, LINGER)
-            finally:
-                self._reading.release()
+        if connection is not None:
+            for acknowledgements in connection.session.unconfirmed:
+                self._confirm_within(acknowledgements, LINGER)
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -192,7 +197,7 @@ class QueueClient(Settings):
         timeout: seconds, None for the client's own. Raises TimeoutError (the same as socket.timeout) when nothing came,
         which leaves the connection open for a later recv(), and ServerUnavailable when the connection ended.
         """
-        with self._reading:
+        with self._reading.thread, self._reading.lock:
             connection = self._connection
             if connection is None:
                 raise ServerUnavailable(f"not connected to {endpoint(self.host, self.port)}: call connect() first")
@@ -305,12 +310,15 @@ class QueueClient(Settings):
             time.sleep(exchange.pause)  # without the lock: other threads make their calls meanwhile
         if exchange.lease is not None and self._acknowledge_behind(exchange.lease, exchange.request):
             return exchange.request
-        with self._reading:
+        with self._reading.thread, self._reading.lock:
             connection = self._connection
             if connection is None or connection.is_stale():
                 connection = self._replaced(connection, exchange.request)
             seconds = None if self._timeout is None else self._timeout + exchange.patience
-            return self._answer(connection, connection.session.ask(exchange.request), seconds)
+            answer = self._answer(connection, connection.session.ask(exchange.request), seconds)
+        if self._left:
+            self._send_left()
+        return answer
 
     def _answer(
         self, connection: Connection, pending: Pending, seconds: float | None, since: float | None = None
@@ -396,23 +404,28 @@ class QueueClient(Settings):
 
     def _write(self, request: Message) -> tuple[Connection, Pending]:
         """Asks the session to send a request. Returns the connection and the request without its answer."""
-        with self._reading:
+        with self._reading.thread, self._reading.lock:
             connection = self._connection
             if connection is None or connection.is_stale():
                 connection = self._replaced(connection, request)
-            return connection, connection.session.ask(request)
+            pending = connection.session.ask(request)
+        if self._left:
+            self._send_left()
+        return connection, pending
 
     def _answer_in_turn(self, connection: Connection, pending: Pending, seconds: float | None, since: float) -> Message:
         """Waits for an answer like `_answer`, when no other thread does. Other answers that came with it get to their
         requests, too."""
-        with self._reading:
+        with self._reading.thread, self._reading.lock:
             answer = self._answer(connection, pending, seconds, since)
             try:
                 connection.route_all()
             except BaseException:
                 self._drop(connection)
                 raise
-            return answer
+        if self._left:
+            self._send_left()
+        return answer
 
     def _send_written(self, connection: Connection) -> None:
         """Sends what the session has to send. An error closes the connection, and the next wait for an answer tells."""
@@ -430,7 +443,7 @@ class QueueClient(Settings):
 
     def _begin_subscription(self, request: Subscribe, acknowledgements: Acknowledgements, begun: Begun) -> None:
         """Subscribes and waits for the answer. Raises ServerError when the server refuses."""
-        with self._reading:
+        with self._reading.thread, self._reading.lock:
             connection = self._connection
             if connection is None or connection.is_stale():
                 connection = self._replaced(connection, request)
@@ -444,19 +457,21 @@ class QueueClient(Settings):
             subscription = connection.session.subscribe(request, acknowledgements)
             begun(connection, subscription)
             answer = self._answer(connection, subscription.asked, self.timeout)
-            if isinstance(answer, Error):
-                raise exception_for(answer)
+        if self._left:
+            self._send_left()
+        if isinstance(answer, Error):
+            raise exception_for(answer)
 
     def _next_delivery(self, connection: Connection, subscription: Subscription) -> GetMessage | None:
         """Waits for the next delivery. Returns None when this side has ended the subscription."""
-        with self._reading:
+        with self._reading.thread, self._reading.lock:
             try:
                 # What is left of a lost connection has gone back to its queue, and will come again.
                 connection.check()
-                return connection.read(connection.session.next_delivery, subscription, deadline=math.inf)
+                message = connection.read(connection.session.next_delivery, subscription, deadline=math.inf)
             except Ended:
                 self._confirm_end(connection, subscription)
-                return None
+                message = None
             except ServerError as error:
                 if error.code in CLOSING:
                     self._drop(connection)
@@ -464,19 +479,20 @@ class QueueClient(Settings):
             except BaseException:
                 self._drop(connection)
                 raise
+        if self._left:
+            self._send_left()
+        return message
 
     def _end_subscription(self, connection: Connection, subscription: Subscription) -> None:
         """Ends a subscription. Does not wait while any thread reads, even this one: that thread completes the end."""
         if connection is not self._connection:  # it is closed, and the server has ended the subscription with it
             return
         connection.session.end(subscription)
-        if not self._reading.acquire(blocking=False):
+        self._left = True
+        if self._reading.take(partial(self._confirm_end, connection, subscription)):
+            self._send_left()
+        else:
             connection.wake()
-            return
-        try:
-            self._confirm_end(connection, subscription)
-        finally:
-            self._reading.release()
 
     def _acknowledge_behind(self, lease: Lease, request: Message) -> bool:
         """Writes the acknowledgement of a message if nobody has to wait for its answer. Returns False if somebody has
@@ -484,34 +500,58 @@ class QueueClient(Settings):
         connection = self._connection
         if connection is None or not connection.session.acknowledge(lease, request):
             return False
-        # With the lock: in a signal handler, the end of the subscription would wait for the write that it interrupts.
-        if not self._reading.acquire(blocking=False):
+        self._left = True
+        if not self._send_left():
             connection.wake()  # the thread that reads writes it
-            return True
-        try:
-            self._send_written(connection)
-        finally:
-            self._reading.release()
         return True
 
+    def _send_left(self) -> bool:
+        """Sends what was left to this thread while it had the turn. Returns False if it is not this thread's turn: the
+        one whose turn it is comes here after it.
+
+        So nothing is left for ever: who leaves something notes that before it finds the turn taken, and who has had
+        the turn looks afterwards.
+        """
+        # In a turn: in a signal handler, the end of the subscription would wait for the write that it interrupts.
+        return self._reading.take(self._send_in_turn)
+
+    def _send_in_turn(self) -> None:
+        self._left = False
+        if (connection := self._connection) is not None:
+            self._send_written(connection)
+
     def _confirm_acknowledgements(self, acknowledgements: Acknowledgements) -> None:
-        """Waits until the acknowledgements of a subscription that has ended are confirmed: on its connection, or on a
-        new one if that is lost. Logs what is not known in the end. Does nothing while any thread reads, even this one:
-        that thread does it."""
-        if not self._reading.acquire(blocking=False):
+        """Waits until the acknowledgements of a subscription that has ended are confirmed, as `_confirm_within` does,
+        up to the client's time-out."""
+        self._confirm_within(acknowledgements, self._timeout)
+
+    def _confirm_within(self, acknowledgements: Acknowledgements, seconds: float | None) -> None:
+        """Waits until acknowledgements are confirmed: on their connection, by another thread if it is its turn, or on a
+        new one. Logs what is not known in the end. Does nothing in the middle of this thread's own turn, as in a signal
+        handler: the end of the loop does it.
+
+        seconds: for the turn of this thread, and for the answers, None for no limit.
+        """
+        if self._reading.is_mine:
             return
-        try:
-            connection = self._connection
-            if connection is not None and acknowledgements in connection.session.unconfirmed:
-                self._await_last(connection, acknowledgements, self._timeout)
-        finally:
-            self._reading.release()
+        until = math.inf if seconds is None else time.monotonic() + seconds
+        # In pieces, as the thread whose turn it is may read the answers.
+        while acknowledgements.last is not None and (left := until - time.monotonic()) > 0:
+            if self._reading.take(partial(self._await_in_turn, acknowledgements, seconds), min(left, _PIECE)):
+                break
         if acknowledgements.last is not None:
             with contextlib.suppress(ServerError, OSError), self._connection_for_the_rest() as (other, deadline):
                 other.session.acknowledge_again(acknowledgements)
                 if (last := acknowledgements.last) is not None:
                     other.read(other.session.answer_to, last, deadline=deadline)
         acknowledgements.finish()
+        if self._left:
+            self._send_left()
+
+    def _await_in_turn(self, acknowledgements: Acknowledgements, seconds: float | None) -> None:
+        connection = self._connection
+        if connection is not None and acknowledgements in connection.session.unconfirmed:
+            self._await_last(connection, acknowledgements, seconds)
 
     def _await_last(self, connection: Connection, acknowledgements: Acknowledgements, seconds: float | None) -> None:
         """Waits until all acknowledgements are answered, if the server can be reached."""

@@ -4,7 +4,6 @@ The session knows which messages belong to it. The client, which shares the conn
 begin, next delivery and end, and gives them to the iterator: an import of the client here would be a circle.
 """
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from .backoff import Outages
 from .connection import Connection
 from .errors import OtherProcess, ServerError
 from .lifetimes import Closing, call_after_fork
+from .turns import Turn
 from .waiting import Subscription
 
 Begun: TypeAlias = Callable[[Connection, Subscription], None]
@@ -38,9 +38,10 @@ class Deliveries(Closing):
     #    server has taken it back and gives it to somebody, perhaps to this program, as a new delivery.
     # 2. After a lost connection it waits and subscribes again, as `Outages` decides; other errors end it.
     # 3. Messages that were sent ahead and not handed out are released at its end, if the server can be reached.
-    # 4. `close` waits for no lock of the thread that iterates.
-    # 5. At its end, and that of a `close` while no other thread reads, each acknowledgement that went behind is
-    #    confirmed, or the log says that it is not known.
+    # 4. `close` waits for no lock of a thread that waits for a message.
+    # 5. At its end, and that of a `close`, each acknowledgement that went behind is confirmed, or the log says that it
+    #    is not known. Only a `close` in the middle of a call of its own thread, as in a signal handler, leaves that to
+    #    the end of the loop.
     #
     # Assumes one thread at a time that iterates. Never acknowledges: the program does.
 
@@ -70,13 +71,13 @@ class Deliveries(Closing):
         self._disconnects = disconnects
         self._open: tuple[Connection, Subscription] | None = None
         self._closed = self._inherited = False
-        self._ending = threading.Lock()  # held while the end is under way
+        self._ending = Turn()  # held while the end is under way
         call_after_fork(self)
 
     def after_fork(self) -> None:
         """Ends the iterator in a child process, see `lifetimes`."""
         self._inherited = self._closed = True
-        self._ending = threading.Lock()
+        self._ending = Turn()
         self._open = None
         self._acknowledgements.forget()
 
@@ -112,7 +113,7 @@ class Deliveries(Closing):
                     break
                 return message
         # What another thread that closes has begun is finished here: the program may disconnect right behind the loop.
-        with self._ending:
+        with self._ending.thread, self._ending.lock:
             self._finish()
         raise StopIteration
 
@@ -160,12 +161,7 @@ class Deliveries(Closing):
         """Ends the subscription and releases messages that were sent ahead, if the server can be reached. A loop that
         waits in another thread ends."""
         self._closed = True
-        if not self._ending.acquire(blocking=False):  # another thread ends it, or what this signal handler interrupts
-            return
-        try:
-            self._finish()
-        finally:
-            self._ending.release()
+        self._ending.take(self._finish)  # or another thread ends it, or what this signal handler interrupts
 
     def _finish(self) -> None:
         """Ends the subscription, and confirms what was acknowledged, also while it was ended."""

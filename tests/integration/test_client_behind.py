@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import anyio
 import pytest
 from support.clients.every_client import both, run
 from support.clients.scripted_server import (
     GIVE_UP,
+    SOON,
     Conversation,
     Parallel,
     Script,
@@ -35,10 +37,13 @@ from qs_client import (
     Error,
     Forbidden,
     Message,
+    Ping,
     QueueClient,
     ServerUnavailable,
+    Subscribe,
     Unsubscribe,
 )
+from qs_client.connection import Connection
 
 
 def aclient(server: ScriptedServer) -> AsyncQueueClient:
@@ -408,6 +413,106 @@ def test_close_in_another_thread_while_a_job_runs() -> None:
                 closing.start()
                 closing.join(GIVE_UP)
         assert what(list_of(seen)) == [("release-message", 2), ("delete-message", 1)]
+
+
+def busy(seen: Seen, received: threading.Event, go_on: threading.Event, *mids: int) -> Script:
+    """A script that delivers, and leaves the client's next request without an answer until it may go on."""
+
+    def then(conversation: Conversation) -> None:
+        request = conversation.read()
+        received.set()
+        assert go_on.wait(GIVE_UP)
+        conversation.answer(request)
+        serve(conversation, seen)
+
+    return delivering(*mids, then=then)
+
+
+def test_close_while_another_thread_uses_the_client(caplog: pytest.LogCaptureFixture) -> None:
+    """`close` waits for the thread that waits for another answer, and then until all are confirmed."""
+    seen: Seen = queue.SimpleQueue()
+    received, go_on = threading.Event(), threading.Event()
+    with scripted(busy(seen, received, go_on, 1, 2)) as server, client_of(server) as client:
+        messages = client.subscribe("q", ack="behind")
+        handled = [next(messages), next(messages)]
+        other = threading.Thread(target=client.ping)
+        other.start()
+        assert received.wait(GIVE_UP)
+        for message in handled:
+            client.delete(message)
+        closing = threading.Thread(target=messages.close)
+        closing.start()
+        go_on.set()
+        closing.join(GIVE_UP)
+        assert what(list_of(seen)) == [("delete-message", 1), ("delete-message", 2)]
+        other.join(GIVE_UP)
+    assert not warnings(caplog)
+
+
+@pytest.mark.parametrize("end", ["close", "disconnect"])
+def test_end_while_another_thread_waits_too_long(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    """When the other thread does not come to an end in time, a new connection is tried, and then the log says what is
+    not known."""
+    received, go_on = threading.Event(), threading.Event()
+
+    def refuse(conversation: Conversation) -> None:
+        conversation.reset()
+
+    seen: Seen = queue.SimpleQueue()
+    with Parallel(busy(seen, received, go_on, 1, 2), refuse) as server:
+        client = client_of(server)
+        messages = client.subscribe("q", ack="behind")
+        handled = [next(messages), next(messages)]
+
+        def ping() -> None:
+            with contextlib.suppress(ServerUnavailable):
+                client.ping()
+
+        other = threading.Thread(target=ping)
+        other.start()
+        assert received.wait(GIVE_UP)
+        for message in handled:
+            client.delete(message)
+        client.timeout = SOON
+        if end == "close":
+            messages.close()
+        else:
+            client.disconnect()
+        assert [line for line in warnings(caplog) if "confirmed" in line] == [
+            "2 messages were handled, and the server has not confirmed the deletion: each may come again"
+        ]
+        client.disconnect()
+        go_on.set()
+        other.join(GIVE_UP)
+        messages.close()
+
+
+def test_nothing_is_left_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An acknowledgement that is written while another thread has its answer already, and reads no more, is sent by
+    that thread."""
+    seen: Seen = queue.SimpleQueue()
+    answered, go_on = threading.Event(), threading.Event()
+    with scripted(delivering(1, 2, seen=seen)) as server, client_of(server) as client:
+        messages = client.subscribe("q", ack="behind")
+        message = next(messages)
+        answer = Connection.answer
+
+        def late_answer(connection: Connection, *arguments: Any) -> Message:
+            found = answer(connection, *arguments)
+            answered.set()
+            assert go_on.wait(GIVE_UP)
+            return found
+
+        monkeypatch.setattr(Connection, "answer", late_answer)
+        other = threading.Thread(target=client.ping)
+        other.start()
+        assert answered.wait(GIVE_UP)
+        client.delete(message)
+        go_on.set()
+        other.join(GIVE_UP)
+        assert [type(each) for each in noted(seen, 3)] == [Subscribe, Ping, DeleteMessage]
+        monkeypatch.undo()
+        messages.close()
 
 
 _STOPPED = """
