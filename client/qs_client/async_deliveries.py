@@ -58,7 +58,7 @@ class AsyncDeliveries(AsyncClosing):
         self._deadline = math.inf  # for the answer to subscribe
         self._closed = self._inherited = False
         self._asking = anyio.Lock(fast_acquire=True)
-        self._ending = anyio.Lock(fast_acquire=True)  # held while the end is under way
+        self._ending: anyio.Event | None = None  # set when the `aclose` that ends the subscription is over
         self._wait_scope: anyio.CancelScope | None = None
         call_after_fork(self)
 
@@ -66,7 +66,7 @@ class AsyncDeliveries(AsyncClosing):
         """Ends the iterator in a child process, see `lifetimes`."""
         self._inherited = self._closed = True
         self._asking = anyio.Lock(fast_acquire=True)
-        self._ending = anyio.Lock(fast_acquire=True)
+        self._ending = None
         self._open = self._wait_scope = None
         self._acknowledgements.forget()
 
@@ -100,8 +100,9 @@ class AsyncDeliveries(AsyncClosing):
         except (ServerError, OSError):
             await self._confirm_all()
             raise
-        async with self._ending:  # as `Deliveries.__next__` does
-            await self._confirm_all()  # of messages that were handled while another task closed
+        if self._ending is not None:  # the program may disconnect right behind the loop
+            await self._ending.wait()
+        await self._confirm_all()  # of messages that were handled while another task closed
         raise StopAsyncIteration
 
     def _lost(self, error: ServerError | OSError) -> None:
@@ -144,16 +145,19 @@ class AsyncDeliveries(AsyncClosing):
         ended = self._end()
         if self._wait_scope is not None:
             self._wait_scope.cancel()
-        async with self._ending:
-            try:
-                if ended is not None:
-                    connection, subscription, asked = ended
-                    with contextlib.suppress(OSError):
-                        await connection.answer(asked, self._timeout())
-                        if subscription.released:  # see `QueueClient._confirm_end`
-                            await connection.exchange(Exchange(Ping()), self._timeout())
-            finally:
-                await self._confirm_all()
+        if ended is None:
+            await self._confirm_all()
+            return
+        self._ending = anyio.Event()
+        try:
+            connection, subscription, asked = ended
+            with contextlib.suppress(OSError):
+                await connection.answer(asked, self._timeout())
+                if subscription.released:  # see `QueueClient._confirm_end`
+                    await connection.exchange(Exchange(Ping()), self._timeout())
+        finally:
+            self._ending.set()
+            await self._confirm_all()
 
     async def _confirm_all(self) -> None:
         if not self._acknowledgements.done:
