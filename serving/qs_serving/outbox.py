@@ -74,22 +74,14 @@ class Outbox:
         Keeps the others one by one, each with its token, as if each had been put by itself.
 
         together: the documents joined, which the caller may use for several clients."""
-        sent = begun = 0
-        self.used = True
-        if not self._waiting:
-            if self.closed:
-                return 0
-            try:
-                sent = self._transport.send_now(together)
-            except trio.BrokenResourceError:
-                self.close()
-                return 0
-            if sent == len(together):
-                return len(documents)
-            self._waiting = deque()
-            self._nursery.start_soon(self._flush)
-            begun = sent + self._transport.begun
+        if self.put(together):
+            return len(documents)
+        if self.closed or not self._waiting:
+            return 0
         waiting, taken, at = self._waiting, 0, 0
+        rest, _ = waiting.pop()  # what the socket has not taken, which is divided here
+        sent = len(together) - len(rest)
+        begun = 0 if waiting else sent + self._transport.begun
         ends = list(accumulate(map(len, documents)))
         for document, end, token in zip(documents, ends, tokens, strict=True):
             if end <= sent:
@@ -102,7 +94,6 @@ class Outbox:
             else:
                 waiting.append((b"", token))  # written when the piece before it is
             at = end
-        self.unsent += len(together) - sent
         return taken
 
     async def drained(self) -> None:
