@@ -206,6 +206,7 @@ class OpenCalls:
         self.ended = True
         while self._calls:
             self._calls[0].abandon()
+            self._keep(self._calls[0])  # if the program catches the interrupt, the end of the block raises
             self._calls.popleft()
 
     def raise_unseen(self) -> None:

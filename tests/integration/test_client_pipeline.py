@@ -306,6 +306,27 @@ def test_an_interrupt_within_the_block(server: ServerProcess, monkeypatch: pytes
         assert client.stats("q")[0].ready == 1001
 
 
+def test_an_interrupt_of_a_wait_that_is_caught(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls that were open then are not known to be done, and the end of the block says so once."""
+
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with client_to(server) as client:
+        client.new_queue("q")
+        with pytest.raises(ServerUnavailable, match="not known") as caught, client.pipeline() as batch:  # noqa: PT012 - its end
+            calls = [batch.push("q", str(number)) for number in range(3)]
+            monkeypatch.setattr(batch, "_answer", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                calls[0].result()
+        assert caught.value.__notes__ == [
+            "later calls of the pipeline that failed too, and whose result nobody asked for: 2"
+        ]
+        for call in calls:
+            with pytest.raises(ServerUnavailable, match="not known"):
+                call.result()
+
+
 @both
 def test_a_cancelled_repeat(backend: str, server: ServerProcess) -> None:
     """A repeat that is cancelled while it connects is done later, at the end of the block."""
