@@ -119,7 +119,7 @@ class HeldMessage:
 
 
 Form: TypeAlias = tuple[str | None, bool]
-"""What the documents of members differ in: the req of the subscription; True for documents that end with an empty
+"""The differences between documents of members: the req of the subscription; True for documents that end with an empty
 line."""
 
 

@@ -66,7 +66,7 @@ class AsyncBusMessages(AsyncClosing):
         if self._inherited:
             raise OtherProcess
         try:
-            # What one read has brought is handed out without a lock or a scope: only waiting needs them.
+            # Messages that have come are handed out without a lock or a scope: only waiting needs them.
             if not self._running.locked() and type(step := self._advance(self._steps, Deliver)) is Deliver:
                 return step.message
             async with self._running:

@@ -314,6 +314,7 @@ class QueueClient(Settings):
             connection = self._connection
             if connection is None or connection.is_stale():
                 connection = self._replaced(connection, exchange.request)
+            # `Exchange.within` without its call, as each request of a program comes here.
             seconds = None if self._timeout is None else self._timeout + exchange.patience
             answer = self._answer(connection, connection.session.ask(exchange.request), seconds)
         if self._left:

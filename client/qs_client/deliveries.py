@@ -112,7 +112,7 @@ class Deliveries(Closing):
                 if message is None:
                     break
                 return message
-        # What another thread that closes has begun is finished here: the program may disconnect right behind the loop.
+        # An end that another thread has begun is finished here: the program may disconnect right behind the loop.
         with self._ending.thread, self._ending.lock:
             self._finish()
         raise StopIteration

@@ -106,7 +106,7 @@ def _session(spark: SparkSession) -> SparkSession:
 def _read(session: SparkSession, history: HistoryFiles, work: Path, top: int) -> Path:
     """Reads the history, in one job of Spark, and saves what its partitions have, sorted by queue."""
     events = read_events(session, history)
-    # As DataFrame.mapInArrow does, which wants pandas without any use for it.
+    # Not DataFrame.mapInArrow, which does the same and wants pandas without any use for it.
     function = UserDefinedFunction(partials(top), PARTIAL, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     found = DataFrame(events._jdf.mapInArrow(function(*events.columns)._jc, False, None), session)
     return save(found.repartition(1).sortWithinPartitions("queue", "kind", "at"), work, ".partials")
