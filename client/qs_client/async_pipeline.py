@@ -84,7 +84,7 @@ class AsyncPipeline:
             raise
         self._open.ended = True
         if error is None:
-            self._open.raise_unseen()
+            self._open.failures.raise_unseen()
 
     push = _method(calls.push)
     push_many = _method(calls.push_many)
@@ -111,8 +111,6 @@ class AsyncPipeline:
             await self._settle_oldest()
         if not begun.done:
             connection = await self._write_request(begun)
-            if not begun.done:
-                self._open.add(begun)
             if connection is not None and self._open.should_send(now := anyio.current_time()):
                 self._open.sent(now)
                 connection.flush()
@@ -123,10 +121,12 @@ class AsyncPipeline:
     async def _write_request(self, call: PipelinedCall[Any]) -> AsyncConnection | None:
         """Writes the next request of a call. See `Pipeline._write_request`."""
         try:
-            connection = await self._opened()
+            connection = await self._opened()  # may be cancelled: then the request is not begun
+            self._open.begin(call)
             pending = connection.session.ask(call.exchange.request)
         except Exception as error:  # no connection, or a field that XML cannot carry
-            call.failed(error, anyio.current_time())
+            self._open.begin(call)
+            call.answered(error, anyio.current_time())
             return None
         self._open.written(call, connection, pending, anyio.current_time())
         return connection
@@ -146,9 +146,9 @@ class AsyncPipeline:
         try:
             answer = await oldest.connection.answered(oldest.pending, deadline, seconds)
         except Exception as error:  # only about this call: the others that the connection has lost raise it, too
-            self._open.answered(oldest, error, anyio.current_time())
+            oldest.answered(error, anyio.current_time())
         else:
-            self._open.answered(oldest, answer, anyio.current_time())
+            oldest.answered(answer, anyio.current_time())
         self._open.settle()
 
     def _abandon(self) -> None:

@@ -104,7 +104,7 @@ class Pipeline:
             raise
         self._open.ended = True
         if error is None:
-            self._open.raise_unseen()
+            self._open.failures.raise_unseen()
 
     push = _method(calls.push)
     push_many = _method(calls.push_many)
@@ -131,8 +131,6 @@ class Pipeline:
             self._settle_oldest()
         if not begun.done:
             connection = self._write_request(begun)
-            if not begun.done:
-                self._open.add(begun)
             if connection is not None and self._open.should_send(now := self._clock()):
                 self._open.sent(now)
                 self._send(connection)
@@ -143,14 +141,12 @@ class Pipeline:
     def _write_request(self, call: PipelinedCall[Any]) -> Connection | None:
         """Writes the next request of a call. Returns where. Returns None if that was not possible: then the call is
         done, or has a request to write later."""
+        self._open.begin(call)  # an interrupt from here on leaves it unknown whether the request was written
         try:
             connection, pending = self._write(call.exchange.request)
         except Exception as error:  # no connection, or a field that XML cannot carry
-            call.failed(error, self._clock())
+            call.answered(error, self._clock())
             return None
-        except BaseException:  # it may be written: it must not be written again
-            call.abandon()
-            raise
         self._open.written(call, connection, pending, self._clock())
         return connection
 
@@ -174,7 +170,7 @@ class Pipeline:
             self._abandon()
             raise
         else:
-            self._open.answered(oldest, answer, self._clock())
+            oldest.answered(answer, self._clock())
         self._open.settle()
 
     def _lose(self, connection: Connection, error: Exception) -> None:
@@ -182,7 +178,7 @@ class Pipeline:
         now = self._clock()
         for call in self._open:
             if call.connection is connection and call.pending is not None:
-                self._open.answered(call, call.pending.answer or _another(error), now)
+                call.answered(call.pending.answer or _another(error), now)
 
     def _abandon(self) -> None:
         """Closes the connections on which answers are outstanding, as an interrupted single call does."""

@@ -33,12 +33,12 @@ def test_a_push(client: QueueClient, qid: str) -> None:
 
 
 def test_pushes_together(client: QueueClient, qid: str) -> None:
-    """A push in a pipeline is at most 36 calls, and one in a list at most 4."""
+    """A push in a pipeline is at most 32 calls, and one in a list at most 4."""
 
     def pipelined() -> None:
         with client.pipeline() as batch:
             for _ in range(500):
                 batch.push(qid, "x")
 
-    assert calls_of(pipelined) <= 36 * 500
+    assert calls_of(pipelined) <= 32 * 500
     assert calls_of(lambda: client.push_many(qid, ["x"] * 500)) <= 4 * 500

@@ -354,17 +354,3 @@ def test_a_cancelled_repeat(backend: str, server: ServerProcess) -> None:
             assert (await client.stats("q"))[0].ready == 1
 
     run(backend, main)
-
-
-def test_errors_are_not_kept_without_bound(server: ServerProcess) -> None:
-    """A pipeline keeps some of many errors, and counts all that nobody has looked at."""
-    with client_to(server) as client, pytest.raises(NotFound, match="none") as caught, client.pipeline() as batch:  # noqa: PT012 - its end
-        for _ in range(1000):
-            with pytest.raises(NotFound):
-                batch.push("looked-at", "x").result()
-        failed = [batch.push("none", "x") for _ in range(1000)]
-        batch.wait_for(failed[-1]._call)
-        assert len(batch._open._failed) == 256
-    assert caught.value.__notes__ == [
-        "later calls of the pipeline that failed too, and whose result nobody asked for: 999"
-    ]
