@@ -184,6 +184,12 @@ class Feature(Enum):
     RETENTION = "`retention` in `new-queue`"
     FIGURES = "`queue-stats` is exact, with bytes and the age of the oldest message"
     MILLISECONDS = '`timestamps = "ms"` in `.queue.toml`'
+    HEADERS = "`headers` in `push-message`"
+    PRIORITY = "`priority` in `push-message`"
+    EXPIRES = "`expires` in `push-message`"
+    UNIQUE = '`unique="yes"` in `push-message`'
+    GROUP = "`group` in `push-message`, and `group-in-flight` and `fair` in `new-queue`"
+    PACE = "`max-in-flight` and `rate` in `new-queue`"
     TELLS = "tells the server of every message that becomes visible, without being asked"
 
 
@@ -197,13 +203,28 @@ class State(Enum):
     ALL = "all"
 
 
+Headers = tuple[tuple[str, str], ...]
+"""The headers of a message: (name, text), in the order in which the producer gave them. The names differ, also without
+regard to case."""
+PRIORITIES = 10
+"""Priorities are 0 to 9. A message of a higher one is handed out first."""
+
+
 class Draft(NamedTuple):
     """A message to push. delay: microseconds until the message is visible; key: another push with the same key within
-    five minutes gets the id of the first, see `names.owned_name`."""
+    five minutes gets the id of the first, see `names.owned_name`; unique: True if the key counts for as long as the
+    message is in the queue, and no longer; priority: 0 to 9; expires: microseconds after the push from which the
+    message is not handed out any more, None for never; group: the name of what must not overtake itself, empty for
+    none; headers: see `Headers`."""
 
     payload: bytes
     delay: int = 0
     key: str | None = None
+    unique: bool = False
+    priority: int = 0
+    expires: int | None = None
+    group: str = ""
+    headers: Headers = ()
 
 
 class Receipt(NamedTuple):
@@ -230,7 +251,8 @@ class Origin(NamedTuple):
 @dataclass(slots=True)
 class Message:
     """A message as the storage gives it to a request. status: ready, delivered, in-flight or delayed; payload: None for
-    a message in a window; visible_at: None for now; reason: the last one of a release or reject."""
+    a message in a window, which comes without headers too; visible_at: None for now; reason: the last one of a release
+    or reject; priority, group, headers: see `Draft`; expires_at: None for never."""
 
     qid: str
     mid: int
@@ -241,6 +263,10 @@ class Message:
     payload: bytes | None = None
     origin: Origin | None = None
     reason: str | None = None
+    headers: Headers = ()
+    priority: int = 0
+    group: str = ""
+    expires_at: int | None = None
 
 
 @dataclass(slots=True)
@@ -249,7 +275,10 @@ class Options:
 
     visibility: microseconds; capacity: messages; paused: True if the queue gives nothing out; dead_letter: the queue
     for messages after max_receives receives; retention: microseconds after which a message that is not in flight is
-    removed, see `policy.py`; backoff, backoff_max: microseconds, see `policy.py`. None or empty: no bound."""
+    removed, see `policy.py`; backoff, backoff_max: microseconds, see `policy.py`; group_in_flight: the most messages of
+    a group that are out at a time, None for 1, which is strict order within the group; fair: True if groups are served
+    in turn, and not by age; max_in_flight: the most messages of the queue that are out at a time; rate: the most
+    messages that are handed out a second. None or empty: no bound."""
 
     storage: str = ""
     visibility: int = DEFAULT_VISIBILITY
@@ -266,6 +295,10 @@ class Options:
     retention: int | None = None
     backoff: int | None = None
     backoff_max: int | None = None
+    group_in_flight: int | None = None
+    fair: bool = False
+    max_in_flight: int | None = None
+    rate: float | None = None
 
 
 @dataclass(slots=True)
@@ -293,6 +326,9 @@ class Stats:
     redelivered: int = 0
     """Deliveries after the first of a message."""
     released: int = 0
+    limited: str = ""
+    """The option that keeps all visible messages back now: `max-in-flight`, `rate` or `group-in-flight`. Empty if none
+    does, or nothing is visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -529,13 +565,21 @@ class Engine(ABC):
     # -- what concerns several queues
 
     @abstractmethod
-    def receive(
-        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
+    def receive(  # noqa: PLR0917
+        self,
+        qids: Sequence[str],
+        count: int,
+        visibility: int | None,
+        max_bytes: int,
+        *,
+        held: bool = False,
+        given: bool = False,
     ) -> list[Message]:
-        """Receives the oldest visible messages of the queues, ordered by id, at most count, and no more than max_bytes
-        of payload (but at least one). visibility: None for the queue's own. held: True for a subscriber of this
-        process: the receive need not be durable, and with Feature.HELD the next process that opens the engine makes the
-        messages visible. NoSuchQueueError."""
+        """Receives the next messages of the queues: of a higher priority first, within one priority the oldest, at most
+        count, and no more than max_bytes of payload (but at least one). visibility: None for the queue's own. held:
+        True for a subscriber of this process: the receive need not be durable, and with Feature.HELD the next process
+        that opens the engine makes the messages visible. given: True to empty the first queue before the second is
+        looked at. NoSuchQueueError."""
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         """Stores a message in other queues too, ready and under the same id: in all of them or none. Leaves out queues
