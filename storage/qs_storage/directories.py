@@ -158,7 +158,14 @@ class DirectoriesEngine(Engine):
     # -- messages -------------------------------------------------------------------------------------------------
 
     def receive(
-        self, qids: Sequence[str], count: int, visibility: int | None, max_bytes: int, *, held: bool = False
+        self,
+        qids: Sequence[str],
+        count: int,
+        visibility: int | None,
+        max_bytes: int,
+        *,
+        held: bool = False,
+        given: bool = False,
     ) -> list[Message]:
         queues: list[EngineQueue] = []
         # A name that stands twice is one queue: its messages must not be given out twice.
@@ -173,7 +180,7 @@ class DirectoriesEngine(Engine):
         # The usual receive, which one queue does faster than a merge of several.
         if len(queues) == 1:
             return queues[0].take_first(count, visibility, max_bytes, held=held)
-        return take_oldest(queues, count, visibility, max_bytes, held=held)
+        return take_oldest(queues, count, visibility, max_bytes, held=held, given=given)
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         source = self.queue(qid)
@@ -186,7 +193,7 @@ class DirectoriesEngine(Engine):
         logged = [target for target in targets if isinstance(target, LogQueue) and target is not source]
         if logged:
             # Looked at for all copies together: a batch that ends between two copies would leave the first one alone.
-            logged[0].require_copies(len(logged), None if isinstance(source, LogQueue) else len(source.payload_of(mid)))
+            logged[0].require_copies(len(logged), source, mid)
         done: list[EngineQueue] = []
         try:
             for target in targets:
@@ -225,7 +232,7 @@ class DirectoriesEngine(Engine):
             qids, activity.arrived = activity.arrived, set()
             for qid in qids:
                 queue = self._queues.get(qid)
-                if queue is not None and not queue.options.paused and (ready := queue.ready):
+                if queue is not None and not queue.options.paused and (ready := queue.obtainable):
                     arrived[qid] = ready
                 if queue is not None and queue.options.retention is not None:
                     self._announce(queue)

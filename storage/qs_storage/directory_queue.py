@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from .engine import (
+    Headers,
     Message,
     NoSuchMessageError,
     OtherMessageError,
@@ -130,6 +131,17 @@ class DirectoryQueue(Publisher):
     @property
     def ready(self) -> int:
         return len(self._index.ready)
+
+    obtainable = ready
+
+    def priority_of(self, mid: int) -> int:
+        return 0
+
+    def obey_options(self) -> None:
+        self.arrived()  # it may have been paused, and what is there may be too old now
+
+    def headers_of(self, mid: int) -> Headers:
+        return ()
 
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False

@@ -384,8 +384,9 @@ class Batches(Protocol):
     """Stages and publishes batches of messages for a queue. Each call may be repeated. producer: see
     `names.owned_name`."""
 
-    def stage(self, producer: str, name: tuple[int, int, int], payloads: Sequence[bytes]) -> None:
-        """Adds messages to a part of a batch. name: the batch, the part, the attempt."""
+    def stage(self, producer: str, name: tuple[int, int, int], drafts: Sequence[Draft]) -> None:
+        """Adds messages to a part of a batch. name: the batch, the part, the attempt; drafts: without delays and keys.
+        A lifetime begins when the message is staged."""
 
     def publish(self, producer: str, batch: int, parts: Sequence[tuple[int, int]]) -> int:
         """Publishes the named attempt of each part, and drops everything else that is staged up to that batch. Does
@@ -565,7 +566,7 @@ class Engine(ABC):
     # -- what concerns several queues
 
     @abstractmethod
-    def receive(  # noqa: PLR0917
+    def receive(
         self,
         qids: Sequence[str],
         count: int,

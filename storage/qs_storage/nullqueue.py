@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .engine import Draft, Message, NoSuchMessageError, Options, Receipt, State, Stats
+from .engine import Draft, Headers, Message, NoSuchMessageError, Options, Receipt, State, Stats
 from .names import MAX_MID
 from .shared import DirectoryIdentity, EngineContext, EngineQueue
 
@@ -61,6 +61,8 @@ class NullQueue:
     def ready(self) -> int:
         return 0
 
+    obtainable = ready
+
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
@@ -77,6 +79,12 @@ class NullQueue:
 
     def payload_of(self, mid: int) -> bytes:
         raise self._none(mid)
+
+    def headers_of(self, mid: int) -> Headers:
+        raise self._none(mid)
+
+    def priority_of(self, mid: int) -> int:
+        return 0
 
     def delete(self, receipt: Receipt) -> None:
         raise self._none(receipt.mid)
@@ -123,6 +131,8 @@ class NullQueue:
         return []
 
     def arrived(self) -> None: ...
+
+    def obey_options(self) -> None: ...
 
     def commit(self) -> None: ...
 

@@ -232,7 +232,7 @@ class RootDirectory:
         for field in fields(Options):
             # In place: the queue and others have this object.
             setattr(queue.options, field.name, getattr(options, field.name))
-        queue.arrived()  # it may have been paused, and what is there may be too old now
+        queue.obey_options()
 
     def _check_dead_letter(self, qid: str, options: Options) -> None:
         """Checks the dead-letter queue that options name. UnsupportedError, DeadLetterCycleError."""

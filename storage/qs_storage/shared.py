@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from .disk import Disk
-from .engine import SECOND, Clock, Durability, Message, NoSuchQueueError, Queue, Stats, StorageError, wall_clock
+from .engine import (
+    SECOND,
+    Clock,
+    Durability,
+    Headers,
+    Message,
+    NoSuchQueueError,
+    Queue,
+    Stats,
+    StorageError,
+    wall_clock,
+)
 from .watch import Watch
 
 
@@ -31,11 +42,21 @@ class EngineQueue(Queue, Protocol):
         """Counts messages in any state, without pushes that are not visible yet."""
 
     def first_ready(self) -> int | None:
-        """Returns the oldest visible message, or None."""
+        """Returns the message that is handed out next, None if none may be."""
+
+    def priority_of(self, mid: int) -> int:
+        """Returns the priority of a message, 0 for a queue without priorities."""
 
     @property
     def ready(self) -> int:
         """The number of visible messages."""
+
+    @property
+    def obtainable(self) -> int:
+        """The number of visible messages that the queue's limits let out now."""
+
+    def obey_options(self) -> None:
+        """Takes note of options that were changed."""
 
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
@@ -48,6 +69,9 @@ class EngineQueue(Queue, Protocol):
 
     def payload_of(self, mid: int) -> bytes:
         """Reads a payload in any state. NoSuchMessageError."""
+
+    def headers_of(self, mid: int) -> Headers:
+        """Reads the headers of a message in any state. NoSuchMessageError."""
 
     def take_in(self, mid: int, source: "EngineQueue") -> bool:
         """Stores a copy of a message from a queue with the same kind of ids, visible at once. Returns False if this
@@ -235,12 +259,18 @@ class DirectoryIdentity:
 
 
 def take_oldest(
-    queues: Sequence[EngineQueue], count: int, visibility: int | None, max_bytes: int, *, held: bool
+    queues: Sequence[EngineQueue],
+    count: int,
+    visibility: int | None,
+    max_bytes: int,
+    *,
+    held: bool,
+    given: bool = False,
 ) -> list[Message]:
-    """Receives the oldest visible messages of several queues: see Engine.receive. OSError, StorageError."""
+    """Receives the next messages of several queues: see Engine.receive. OSError, StorageError."""
     found: list[Message] = []
     try:
-        _take_oldest(queues, found, count, visibility, max_bytes, held=held)
+        _take_oldest(queues, found, count, visibility, max_bytes, held=held, given=given)
     except (OSError, StorageError):
         if not found:
             raise  # else those that were received are handed out; the next call says it again
@@ -255,18 +285,21 @@ def _take_oldest(
     max_bytes: int,
     *,
     held: bool,
+    given: bool,
 ) -> None:
     """Receives messages into `found`, one by one, so that an error does not lose those received before. OSError,
     StorageError."""
     room: int | None = None  # the first message is handed out whatever its size
+
+    def head(number: int, queue: EngineQueue, mid: int) -> tuple[int, int, int, int]:
+        return (0, 0, number, mid) if given else (-queue.priority_of(mid), queue.time(mid), number, mid)
+
     heads = [
-        (queue.time(mid), number, mid)
-        for number, queue in enumerate(queues)
-        if (mid := queue.first_ready()) is not None
+        head(number, queue, mid) for number, queue in enumerate(queues) if (mid := queue.first_ready()) is not None
     ]
     heapq.heapify(heads)  # each queue is looked at once, and again after each of its messages
     while heads and len(found) < count:
-        _, number, mid = heads[0]
+        *_, number, mid = heads[0]
         queue = queues[number]
         try:
             message = queue.take(mid, visibility, room, held=held)
@@ -276,6 +309,7 @@ def _take_oldest(
         if message is not None:
             found.append(message)
             room = (max_bytes if room is None else room) - len(message.payload or b"") - len(message.reason or "")
+            room -= sum([len(name) + len(text) for name, text in message.headers])
         # Still there: not another process, but its size has kept it back. Smaller ones behind it have to wait, or it
         # would never be received.
         elif room is not None and queue.first_ready() == mid:
@@ -284,7 +318,7 @@ def _take_oldest(
         if following is None:
             heapq.heappop(heads)
         else:
-            heapq.heapreplace(heads, (queue.time(following), number, following))
+            heapq.heapreplace(heads, head(number, queue, following))
 
 
 DEAD, REJECTED = "messages_dead_lettered_total", "messages_rejected_total"

@@ -13,6 +13,7 @@ from typing import Self
 
 from ..names import WITHHELD
 from .midmap import MidMap, MidSet
+from .order import DELAYED, OUT, READY, Order
 
 _MID = (1 << 64) - 1
 """Masks the id in an entry: one integer with the time above the id is compared faster than a pair."""
@@ -138,12 +139,16 @@ class Index:
     Ensures:
     1. Each message is either ready or hidden, never both; `ready`, `hidden` and `messages` say the same.
     2. `new` has every message that was never received. It may also have messages that are not loaded and were received.
-    3. A ready message takes some 32 bytes, and a change of one costs next to nothing more in a deep queue.
+    3. `order` says which ready message is next. There is none while no message has a priority or a group: then the
+       oldest is, and none of what follows costs anything.
+    4. A ready message takes some 32 bytes, and a change of one costs next to nothing more in a deep queue.
 
     Assumes that ids are below 2^64, and that the caller knows which messages there are: nothing is checked twice. An
     expiry of 0 means ready. Never reads a file, and knows no clock."""
 
     def __init__(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
+        self._most = 1
+        self._fair = False
         self.reset(ready, hidden)
 
     def reset(self, ready: Iterable[int] = (), hidden: Mapping[int, int] = _NOTHING) -> None:
@@ -165,6 +170,9 @@ class Index:
         self.bytes = 0
         self.delayed = MidSet()
         """Loaded messages that are hidden by a delay."""
+        self.order: Order | None = None
+        self.aside: set[int] = set()
+        """Withheld messages that nobody has: see `set_aside`."""
 
     @classmethod
     def of(cls, mids: "array[int]", sizes: "array[int]", hidden: Mapping[int, tuple[int, bool]]) -> Self:
@@ -196,6 +204,47 @@ class Index:
         # First among the hidden ones: what is deleted, released or extended is in flight.
         return expiry if expiry is not None or mid not in self.ready else 0
 
+    # -- order
+
+    def configure(self, most: int, *, fair: bool) -> None:
+        """Sets the rules of the order: see `Order`."""
+        self._most, self._fair = most, fair
+        if self.order is not None:
+            self.order.configure(most, fair=fair)
+
+    def rank(self, mid: int, priority: int, group: str) -> None:
+        """Gives a message its priority and its group (empty for none): one that is added next, or that is there."""
+        if self.order is None:
+            self.order = Order(MidSet(self.ready.copy()), self._most, fair=self._fair)
+        if mid in self.messages:
+            self.order.set(mid, 0)  # it stands in line as one without either
+        self.order.rank(mid, priority, group)
+        if mid in self.messages:
+            self.order.set(mid, self._state(mid))
+
+    def _state(self, mid: int) -> int:
+        if self.hidden.get(mid) is None:
+            return READY
+        return DELAYED if self.is_delayed(mid) else OUT
+
+    def _leave(self, order: Order, mids: Iterable[int]) -> None:
+        """Takes removed messages out of the order, which goes with the last message that needs one."""
+        order.set_all(mids, 0)
+        if not order:
+            self.order = None
+
+    @property
+    def out(self) -> int:
+        """The number of messages that consumers have: in flight, or in a claim."""
+        return self.hidden.count - self.delayed.count - len(self.aside)
+
+    def set_aside(self, mid: int) -> None:
+        """Withholds a message that nobody can read, and nobody has."""
+        self.withhold(mid)
+        self.aside.add(mid)
+        if self.order is not None:
+            self._leave(self.order, (mid,))
+
     # -- changes
 
     def add(self, mid: int, expiry: int, size: int | None = None) -> None:
@@ -215,6 +264,8 @@ class Index:
         self.bytes += size
         if expiry:
             self._set_delayed(mid)
+        if self.order is not None:
+            self.order.set(mid, self._state(mid))
 
     def add_run(self, mids: Sequence[int], sizes: Sequence[int]) -> None:
         """Adds loaded, ready messages. mids: increasing, greater than all ids so far; sizes: their bytes."""
@@ -222,6 +273,8 @@ class Index:
         self.ready.extend(mids)
         self.messages.set_run(mids, map(_LOADED.__add__, map((1 << SIZE_SHIFT).__mul__, sizes)))
         self.bytes += sum(sizes)
+        if self.order is not None:
+            self.order.set_all(mids, READY)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
         """Adds a removed message again. facts: the result of `remove`."""
@@ -232,12 +285,14 @@ class Index:
             self.unloaded += 1
         if new:
             self.new.add(mid)
-        if not expiry:
+        if expiry:
+            self._hide(mid, expiry)
+            if delayed:
+                self._set_delayed(mid)
+        else:
             self.ready.add(mid)
-            return
-        self._hide(mid, expiry)
-        if delayed:
-            self._set_delayed(mid)
+        if self.order is not None:
+            self.order.set(mid, self._state(mid))
 
     def remove(self, mid: int, *, retrieved: bool = False) -> int:
         """Removes a message. retrieved: True if the message is known to have been retrieved. Returns facts for
@@ -253,6 +308,10 @@ class Index:
             self.bytes -= facts >> SIZE_SHIFT
         else:
             self.unloaded -= 1
+        if self.order is not None:
+            self._leave(self.order, (mid,))
+        if self.aside:
+            self.aside.discard(mid)
         return facts
 
     def take(self, mid: int, expiry: int, *, retrieved: bool) -> None:
@@ -262,6 +321,8 @@ class Index:
         self.expiries.push(expiry, mid)
         if not retrieved:
             self.new.discard(mid)
+        if self.order is not None:
+            self.order.set(mid, OUT)
 
     def take_all(self, mids: Sequence[int], expiry: int) -> None:
         """Hides many ready, loaded messages, as a receive does. mids: increasing."""
@@ -269,6 +330,8 @@ class Index:
         self.new.discard_all(mids)
         self.hidden.set_all(mids, expiry)
         self.expiries.push_all(expiry, mids)
+        if self.order is not None:
+            self.order.set_all(mids, OUT)
 
     def hide(self, mid: int, expiry: int, *, delayed: bool) -> None:
         """Hides a loaded message, or changes the time until which it is hidden. delayed: False for a message that was
@@ -280,6 +343,8 @@ class Index:
             self._set_delayed(mid)
         else:
             self.new.discard(mid)
+        if self.order is not None:
+            self.order.set(mid, DELAYED if delayed else OUT)
 
     def withhold(self, mid: int) -> None:
         """Hides a message without a time limit."""
@@ -287,12 +352,16 @@ class Index:
         self.ready.discard(mid)
         self.hidden.set(mid, WITHHELD)
         self.new.discard(mid)
+        if self.order is not None:
+            self.order.set(mid, OUT)
 
     def withhold_all(self, mids: Sequence[int]) -> None:
         """Withholds many ready messages. mids: increasing."""
         self.ready.discard_all(mids)
         self.new.discard_all(mids)
         self.hidden.set_all(mids, WITHHELD)
+        if self.order is not None:
+            self.order.set_all(mids, OUT)
 
     def show_all(self, mids: Sequence[int]) -> None:
         """Makes many hidden messages ready. mids: increasing."""
@@ -301,6 +370,8 @@ class Index:
             self.messages.set(mid, (self.messages.get(mid) or 0) & ~_DELAYED)
         self.hidden.discard_all(mids)
         self.ready.add_all(mids)
+        if self.order is not None:
+            self.order.set_all(mids, READY)
 
     def delay_all(self, untils: dict[int, int]) -> None:
         """Delays many hidden messages that have been received. untils: the times until which they are hidden, by ids,
@@ -310,6 +381,8 @@ class Index:
             self.messages.set(mid, (self.messages.get(mid) or 0) | _DELAYED)
             self.expiries.push(until, mid)
         self.delayed.add_all(list(untils))
+        if self.order is not None:
+            self.order.set_all(untils, DELAYED)
 
     def remove_all(self, mids: Sequence[int]) -> list[int]:
         """Removes many messages. mids: increasing. Returns the facts of each for `restore`."""
@@ -321,6 +394,10 @@ class Index:
         self.bytes -= sum([fact >> SIZE_SHIFT for fact in facts])
         if self.unloaded:
             self.unloaded -= sum(not fact & _LOADED for fact in facts)
+        if self.order is not None:
+            self._leave(self.order, mids)
+        if self.aside:
+            self.aside.difference_update(mids)
         return facts
 
     def sizes(self, mids: Sequence[int]) -> list[int | None]:
@@ -332,6 +409,8 @@ class Index:
         """Makes a hidden message ready."""
         self._show(mid)
         self.ready.add(mid)
+        if self.order is not None:
+            self.order.set(mid, READY)
 
     def _hide(self, mid: int, expiry: int) -> None:
         self.hidden.set(mid, expiry)
@@ -342,6 +421,8 @@ class Index:
     def _show(self, mid: int) -> None:
         if self.hidden.pop(mid) is None:
             return
+        if self.aside:
+            self.aside.discard(mid)
         facts = self.messages.get(mid) or 0
         if facts & _DELAYED:
             self.messages.set(mid, facts & ~_DELAYED)

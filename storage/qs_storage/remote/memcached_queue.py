@@ -400,7 +400,9 @@ class MemcachedQueue(RemoteQueue):
 
     def stats(self) -> Stats:
         """Counts the messages by reading all pages, but no payloads."""
-        stats = Stats(storage=self.options.storage, expired=self.pages.expired, **self.counts())
+        stats = Stats(storage=self.options.storage, expired=self.pages.expired)
+        for name, number in self.counts().items():
+            setattr(stats, name, number)
         now = self._clock()
         for page in self.pages.scan(-1):
             stats.expired += page.expire(now)

@@ -484,6 +484,8 @@ class SqsQueue(RemoteQueue):
         """Returns approximate counts: SQS's own are up to a minute old. new: the messages that are not in flight;
         bytes, oldest: unknown at SQS."""
         states, own = self._count(), self.counts()
-        stats = Stats(**states, **own, expired=self._receipts.expired(self.qid), storage=self.options.storage)
+        stats = Stats(storage=self.options.storage, expired=self._receipts.expired(self.qid))
+        for name, number in (states | own).items():
+            setattr(stats, name, number)
         stats.new = stats.ready + stats.delayed
         return stats

@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Protocol, Self
 from zlib import crc32
 
 from ...engine import Origin
+from .attributes import LAYOUT as _ATTRIBUTES_LAYOUT
+from .attributes import Attributes, attributes_end, read_attributes
 
 HEAD = Struct("<II")
 NO_KEY = bytes(16)
@@ -40,7 +42,7 @@ class ReplayedQueue(Protocol):
 
     def is_newer(self, mid: int, place: int, /) -> bool: ...
     def saw(self, mid: int, /) -> None: ...
-    def restore(self, mid: int, place: int, size: int, state: State, /) -> None: ...
+    def restore(self, mid: int, place: int, size: int, state: State, attributes: Attributes | None, /) -> None: ...
     def restore_state(self, mid: int, state: State, /) -> None: ...
     def restore_reason(self, mid: int, reason: str, /) -> None: ...
     def restore_deletion(self, mid: int, /) -> None: ...
@@ -120,6 +122,8 @@ class Record:
 def _shown(value: object) -> str:
     if isinstance(value, bytes):
         return f"of {len(value)} bytes"
+    if isinstance(value, Attributes | Origin):
+        return "(" + ", ".join(f"{name} {_shown(each)}" for name, each in value._asdict().items()) + ")"
     return f"{len(value)} of them" if isinstance(value, array | list | tuple) else repr(value)
 
 
@@ -229,7 +233,34 @@ class Push(OfMessage):
         self.apply(queue, place)
 
     def change(self, queue: ReplayedQueue, place: int) -> None:
-        queue.restore(self.mid, place, len(self.payload), (0, self.visible, bool(self.visible)))
+        queue.restore(self.mid, place, len(self.payload), (0, self.visible, bool(self.visible)), None)
+
+
+@dataclass(slots=True)
+class Attributed(Push):
+    """A pushed message with attributes. payload: the content, which begins with the headers."""
+
+    KIND = 22
+    LAYOUT = f"number (4), id (8), visible (8), key (16), time (8), {_ATTRIBUTES_LAYOUT}, headers, payload"
+    attributes: Attributes
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        _, number, mid, visible, key, at = cls.FORMAT.unpack_from(body)
+        attributes, end = read_attributes(body, cls.FORMAT.size)
+        return cls(number, mid, visible, None if key == NO_KEY else key, at, bytes(body[end:]), attributes)
+
+    def write(self) -> bytes:
+        head = self.FORMAT.pack(22, self.number, self.mid, self.visible, self.key or NO_KEY, self.at)
+        return head + self.attributes.pack()
+
+    @staticmethod
+    def payload_in(body: memoryview) -> memoryview:
+        return body[attributes_end(body, Push.FORMAT.size) :]
+
+    def change(self, queue: ReplayedQueue, place: int) -> None:
+        state = 0, self.visible, bool(self.visible)
+        queue.restore(self.mid, place, len(self.payload), state, self.attributes)
 
 
 @dataclass(slots=True)
@@ -333,34 +364,64 @@ class Key(Record):
             queue.restore_key(self.key, self.mid, self.at, place)
 
 
+_FLAGS_AT = 25
+"""The byte of the flags in MOVED, LETTER and SHARED."""
+_DELAYED, _WITH_ATTRIBUTES = 1, 2
+_FLAGGED = "number (4), id (8), receives (4), visible (8), flags (1): 1 delayed, 2 attributes follow"
+
+
+def flags_of(delayed: bool, attributes: Attributes | None) -> int:
+    """Returns the flags of a MOVED, LETTER or SHARED."""
+    return int(delayed) if attributes is None else int(delayed) | _WITH_ATTRIBUTES
+
+
+def _packed(attributes: Attributes | None) -> bytes:
+    return b"" if attributes is None else attributes.pack()
+
+
+def _read_flagged(body: memoryview, start: int) -> tuple[Attributes | None, int]:
+    """Reads the attributes that the flags announce. start: the byte where they would begin. Returns the byte after
+    them too."""
+    return read_attributes(body, start) if body[_FLAGS_AT] & _WITH_ATTRIBUTES else (None, start)
+
+
+def _after_attributes(body: memoryview, start: int) -> int:
+    return attributes_end(body, start) if body[_FLAGS_AT] & _WITH_ATTRIBUTES else start
+
+
 @dataclass(slots=True)
 class Moved(OfMessage):
     """A message that was copied from an older segment, with its state, so that the records which led to that state are
-    not needed any more."""
+    not needed any more. payload: the content."""
 
     KIND = 9
     FORMAT = Struct("<BIQIQB")
-    LAYOUT = f"{Changed.LAYOUT}, payload"
+    LAYOUT = f"{_FLAGGED} (as in ATTRIBUTED), headers, payload"
     MORE = True
     receives: int
     visible: int
     delayed: bool
     payload: bytes
+    attributes: Attributes | None = None
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        return cls(*(*cls.FORMAT.unpack_from(body)[1:], bytes(body[cls.FORMAT.size :])))
+        *state, flags = cls.FORMAT.unpack_from(body)[1:]
+        attributes, end = _read_flagged(body, cls.FORMAT.size)
+        return cls(*(*state, bool(flags & _DELAYED), bytes(body[end:]), attributes))
 
     def write(self) -> bytes:
-        return self.FORMAT.pack(9, self.number, self.mid, self.receives, self.visible, self.delayed)
+        flags = flags_of(self.delayed, self.attributes)
+        head = self.FORMAT.pack(9, self.number, self.mid, self.receives, self.visible, flags)
+        return head + _packed(self.attributes)
 
     @staticmethod
     def payload_in(body: memoryview) -> memoryview:
-        return body[Moved.FORMAT.size :]
+        return body[_after_attributes(body, Moved.FORMAT.size) :]
 
     def change(self, queue: ReplayedQueue, place: int) -> None:
         state = self.receives, self.visible, bool(self.delayed)
-        queue.restore(self.mid, place, len(self.payload), state)
+        queue.restore(self.mid, place, len(self.payload), state, self.attributes)
 
 
 _ORIGIN = Struct("<QIQQBH")
@@ -384,33 +445,37 @@ def _read_origin(body: memoryview, start: int) -> tuple[Origin | None, int]:
 
 @dataclass(slots=True)
 class Letter(OfMessage):
-    """A dead letter that was copied from an older segment."""
+    """A dead letter that was copied from an older segment. payload: the content."""
 
     KIND = 8
     FORMAT = Struct("<BIQIQB")
-    LAYOUT = f"{Changed.LAYOUT}, {_ORIGIN_LAYOUT}, payload"
+    LAYOUT = f"{_FLAGGED} (as in ATTRIBUTED) after the origin, {_ORIGIN_LAYOUT}, headers, payload"
     MORE = True
     receives: int
     visible: int
     delayed: bool
     origin: Origin | None
     payload: bytes
+    attributes: Attributes | None = None
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
+        *state, flags = cls.FORMAT.unpack_from(body)[1:]
         origin, end = _read_origin(body, cls.FORMAT.size)
-        return cls(*(*cls.FORMAT.unpack_from(body)[1:], origin, bytes(body[end:])))
+        attributes, end = _read_flagged(body, end)
+        return cls(*(*state, bool(flags & _DELAYED), origin, bytes(body[end:]), attributes))
 
     def write(self) -> bytes:
-        state = self.receives, self.visible, self.delayed
-        return self.FORMAT.pack(8, self.number, self.mid, *state) + _pack_origin(self.origin)
+        state = self.receives, self.visible, flags_of(self.delayed, self.attributes)
+        return self.FORMAT.pack(8, self.number, self.mid, *state) + _pack_origin(self.origin) + _packed(self.attributes)
 
     @staticmethod
     def payload_in(body: memoryview) -> memoryview:
-        return body[_read_origin(body, Letter.FORMAT.size)[1] :]
+        return body[_after_attributes(body, _read_origin(body, Letter.FORMAT.size)[1]) :]
 
     def change(self, queue: ReplayedQueue, place: int) -> None:
-        queue.restore(self.mid, place, len(self.payload), (self.receives, self.visible, bool(self.delayed)))
+        state = self.receives, self.visible, bool(self.delayed)
+        queue.restore(self.mid, place, len(self.payload), state, self.attributes)
         if self.origin is not None:
             queue.restore_origin(self.mid, self.origin)
 
@@ -422,13 +487,26 @@ class Shared(OfMessage):
 
     KIND = 10
     FORMAT = Struct("<BIQIQBQII")
-    LAYOUT = f"{Changed.LAYOUT}, place (8), size (4), source (4)"
+    LAYOUT = f"{_FLAGGED} (as in ATTRIBUTED) at the end, place (8), size (4), source (4)"
+    MORE = True
     receives: int
     visible: int
     delayed: bool
     place: int
     size: int
     source: int
+    attributes: Attributes | None = None
+
+    @classmethod
+    def read(cls, body: memoryview) -> Self:
+        _, number, mid, receives, visible, flags, place, size, source = cls.FORMAT.unpack_from(body)
+        attributes = _read_flagged(body, cls.FORMAT.size)[0]
+        return cls(number, mid, receives, visible, bool(flags & _DELAYED), place, size, source, attributes)
+
+    def write(self) -> bytes:
+        state = self.receives, self.visible, flags_of(self.delayed, self.attributes)
+        where = self.place, self.size, self.source
+        return self.FORMAT.pack(10, self.number, self.mid, *state, *where) + _packed(self.attributes)
 
     @property
     def state(self) -> State:
@@ -446,21 +524,28 @@ class Transfer(OfMessage):
 
     KIND = 18
     FORMAT = Struct("<BIQIQQI")
-    LAYOUT = f"number (4), id (8), source (4), replaced (8), place (8), size (4), {_ORIGIN_LAYOUT}"
+    LAYOUT = (
+        f"number (4), id (8), source (4), replaced (8), place (8), size (4), {_ORIGIN_LAYOUT}, attributes (as in "
+        "ATTRIBUTED) if the message has any"
+    )
     MORE = True
     source: int
     replaced: int
     place: int
     size: int
     origin: Origin | None
+    attributes: Attributes | None = None
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        return cls(*(*cls.FORMAT.unpack_from(body)[1:], _read_origin(body, cls.FORMAT.size)[0]))
+        origin, end = _read_origin(body, cls.FORMAT.size)
+        attributes = read_attributes(body, end)[0] if end < len(body) else None
+        return cls(*(*cls.FORMAT.unpack_from(body)[1:], origin, attributes))
 
     def write(self) -> bytes:
         where = self.source, self.replaced, self.place, self.size
-        return self.FORMAT.pack(18, self.number, self.mid, *where) + _pack_origin(self.origin)
+        head = self.FORMAT.pack(18, self.number, self.mid, *where)
+        return head + _pack_origin(self.origin) + _packed(self.attributes)
 
     def replay(self, log: ReplayedLog, place: int) -> None:
         """Removes the former message and adds the new one. A checkpoint may contain only one of the two changes."""
@@ -548,11 +633,14 @@ class Unclaimed(Acked):
 @dataclass(slots=True)
 class Staged(Record):
     """A staged message, not visible yet. position: the index of the message in its part, from 0; EMPTY for a part
-    without messages."""
+    without messages; payload: the content."""
 
     KIND = 14
-    FORMAT = Struct("<BIQQQIH")
-    LAYOUT = "number (4), batch (8), part (8), attempt (8), position (4), length (2), producer, payload"
+    FORMAT = Struct("<BIQQQIHB")
+    LAYOUT = (
+        "number (4), batch (8), part (8), attempt (8), position (4), length (2), 1 if attributes follow (1), producer, "
+        "attributes (as in ATTRIBUTED), headers, payload"
+    )
     MORE = True
     batch: int
     part: int
@@ -560,20 +648,28 @@ class Staged(Record):
     position: int
     producer: str
     payload: bytes
+    attributes: Attributes | None = None
 
     @classmethod
     def read(cls, body: memoryview) -> Self:
-        *found, length = cls.FORMAT.unpack_from(body)
-        return cls(*(*found[1:], _name(body, cls.FORMAT.size, length), bytes(cls.payload_in(body))))
+        *found, length, has_attributes = cls.FORMAT.unpack_from(body)
+        producer, end = _name(body, cls.FORMAT.size, length), cls.FORMAT.size + length
+        attributes = None
+        if has_attributes:
+            attributes, end = read_attributes(body, end)
+        return cls(*(*found[1:], producer, bytes(body[end:]), attributes))
 
     def write(self) -> bytes:
         name = self.producer.encode()
         where = self.batch, self.part, self.attempt, self.position
-        return self.FORMAT.pack(14, self.number, *where, len(name)) + name
+        head = self.FORMAT.pack(14, self.number, *where, len(name), self.attributes is not None)
+        return head + name + _packed(self.attributes)
 
     @staticmethod
     def payload_in(body: memoryview) -> memoryview:
-        return body[Staged.FORMAT.size + Staged.FORMAT.unpack_from(body)[-1] :]
+        *_, length, has_attributes = Staged.FORMAT.unpack_from(body)
+        end = Staged.FORMAT.size + length
+        return body[attributes_end(body, end) if has_attributes else end :]
 
     def apply(self, queue: ReplayedQueue, place: int) -> None:
         queue.restore_staged(place, self)
@@ -647,12 +743,12 @@ class Unlinked(Record):
 KINDS: dict[int, type[Record]] = {
     kind.KIND: kind
     for kind in (
-        *(Queue, Remove, Push, Changed, Reason, Delete, Retired, Key, Moved, Letter, Shared, Transfer),
+        *(Queue, Remove, Push, Attributed, Changed, Reason, Delete, Retired, Key, Moved, Letter, Shared, Transfer),
         *(Claim, Acked, Unclaimed, Staged, Published, Taken, Unlinked),
     )
 }
 """The kinds of records by their numbers."""
-WITH_PAYLOAD = frozenset((Push.KIND, Moved.KIND, Letter.KIND, Staged.KIND))
+WITH_PAYLOAD = frozenset((Push.KIND, Attributed.KIND, Moved.KIND, Letter.KIND, Staged.KIND))
 """The kinds that compaction looks at in a segment. What others say is not needed once their segment is the oldest, or
 is in memory, from where the queue carries it."""
 PUSH_SIZE = HEAD.size + Push.FORMAT.size
@@ -670,7 +766,9 @@ QUEUE_HEAD = HEAD.size + Queue.FORMAT.size
 QUEUE_SIZE = QUEUE_HEAD + 255
 """Bytes that a QUEUE takes at most: a name has 255 bytes at most."""
 TRANSFER_SIZE = HEAD.size + Transfer.FORMAT.size + _ORIGIN.size + 255
-"""Bytes that a TRANSFER takes at most."""
+"""Bytes that a TRANSFER takes at most, without attributes."""
+SHARED_SIZE = HEAD.size + Shared.FORMAT.size
+"""Bytes of a SHARED without attributes."""
 
 
 def record_size(size: int) -> int:
@@ -726,7 +824,7 @@ def parse(body: memoryview) -> Record:
 
 
 def pack(record: Any) -> bytes:
-    """Packs the body of a record, with its payload."""
+    """Packs the body of a record, with its content."""
     # `write` leaves the payload out, so that a commit need not copy it.
     return record.write() + getattr(record, "payload", b"")  # type: ignore[no-any-return]
 

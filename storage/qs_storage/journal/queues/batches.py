@@ -7,11 +7,12 @@ from array import array
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ...engine import BatchOrderError, NoSuchPartError
+from ...engine import BatchOrderError, Draft, NoSuchPartError
 from ...index.midmap import MidMap
 from ...names import check_name, quoted
 from ...policy import require_room
 from ..log import records
+from ..log.attributes import Attributes, content_of
 from ..log.places import segment_of
 from ..log.records import EMPTY, Published, Staged, record_size
 from .messages import MessageTable
@@ -23,13 +24,16 @@ Name = tuple[int, int, int]
 class StagedPart(MutableMapping[int, tuple[int, int]]):
     """The messages that are staged for an attempt at a part: maps the position of each to its place and size.
 
-    Takes 32 bytes for a message, as a part may have a million, and a publication goes over all of them in one step."""
+    Takes 32 bytes for a message without attributes, as a part may have a million, and a publication goes over all of
+    them in one step."""
 
-    __slots__ = ("_places", "_sizes")
+    __slots__ = ("_places", "_sizes", "attributes")
 
     def __init__(self, positions: Sequence[int] = (), places: Sequence[int] = (), sizes: Sequence[int] = ()) -> None:
         """positions: increasing."""
         self._places, self._sizes = MidMap(), MidMap()
+        self.attributes: dict[int, Attributes] = {}
+        """The attributes of the messages that have some, by position."""
         if positions:
             self._places.set_run(positions, places)
             self._sizes.set_run(positions, sizes)
@@ -55,6 +59,7 @@ class StagedPart(MutableMapping[int, tuple[int, int]]):
         if self._places.pop(position) is None:
             raise KeyError(position)
         self._sizes.pop(position)
+        self.attributes.pop(position, None)
 
     def columns(self) -> "tuple[array[int], array[int], array[int]]":
         """Returns all positions, places and sizes, in the order of the positions."""
@@ -121,15 +126,18 @@ class LogBatches:
         self._transaction = table.transaction
         self.producers: dict[str, Producer] = {}
 
-    def stage(self, producer: str, name: Name, payloads: Sequence[bytes]) -> None:
+    def stage(self, producer: str, name: Name, drafts: Sequence[Draft]) -> None:
         """Adds messages, which are not visible, to an attempt at a part of a batch. Does nothing if the batch is
-        published."""
+        published. drafts: without delays and keys."""
         check_name("producer", producer)
         known = self.producers.get(producer)
         if known is not None and name[0] <= known.last:
             return
         template = Staged(self._table.number, *name, EMPTY, producer, b"")
-        size = sum(map(len, payloads)) + max(len(payloads), 1) * (len(template.write()) + records.HEAD.size)
+        now = self._clock()
+        contents = [content_of(draft, now, None) for draft in drafts]
+        size = max(len(drafts), 1) * (len(template.write()) + records.HEAD.size)
+        size += sum([len(content) + (0 if given is None else given.size) for content, given in contents])
         if size > self._transaction.left_to_pushes:
             raise self._transaction.refusal(size, push=True)
         state = self.producers.setdefault(producer, Producer())
@@ -137,14 +145,15 @@ class LogBatches:
         if part is None:
             part = state.staged[name] = StagedPart()
             self._transaction.undo(state.staged.pop, name, None)
-            if not payloads:
+            if not drafts:
                 self._append(template)
-        first = len(part)
-        for position, payload in enumerate(payloads, first):
-            place = self._append(replace(template, position=position, payload=payload))
-            part[position] = place, len(payload)
+        for position, (content, attributes) in enumerate(contents, len(part)):
+            place = self._append(replace(template, position=position, payload=content, attributes=attributes))
+            part[position] = place, len(content)
+            if attributes is not None:
+                part.attributes[position] = attributes
             self._transaction.undo(part.pop, position, None)
-            self._count(place, len(payload))
+            self._count(place, len(content))
 
     def _append(self, record: Staged) -> int:
         return self._transaction.append(record.write(), record.payload)
@@ -202,6 +211,8 @@ class LogBatches:
             staged = producer.staged.pop((record.batch, number, attempt), StagedPart())
             positions, their_places, their_sizes = staged.columns()
             mids.extend([mid + position for position in positions])
+            for position, attributes in staged.attributes.items():
+                self._table.set_attributes(mid + position, staged[position][0], attributes)
             places += their_places
             sizes += their_sizes
             mid += count
@@ -254,6 +265,8 @@ class LogBatches:
         if record.position in part:
             self._store.usage.drop(part[record.position][0], record_size(part[record.position][1]))
         part[record.position] = place, len(record.payload)
+        if record.attributes is not None:
+            part.attributes[record.position] = record.attributes
         self._store.usage.add(place, record_size(len(record.payload)))
 
     def restore_publication(self, place: int, record: Published) -> None:
@@ -264,11 +277,13 @@ class LogBatches:
             return
         mid = record.first
         for number, attempt, count in record.parts:
-            for position, (where, size) in state.staged.pop((record.batch, number, attempt), StagedPart()).items():
+            staged = state.staged.pop((record.batch, number, attempt), StagedPart())
+            for position, (where, size) in staged.items():
                 self._store.usage.drop(where, record_size(size))
                 # Otherwise a checkpoint has a newer state of the message, or its deletion.
                 if self._table.is_newer(mid + position, place):
-                    self._table.restore(mid + position, where, size, (0, 0, False))
+                    attributes = staged.attributes.get(position)
+                    self._table.restore(mid + position, where, size, (0, 0, False), attributes)
             mid += count
         self._set_last(state, record, place)
 

@@ -114,8 +114,14 @@ class LogClaims:
         total, after = 0, self._table.too_old_upto()
         if self._table.options.paused:
             return chosen, total
+        if self._table.options.max_in_flight is not None:
+            count = min(count, max(self._table.options.max_in_flight - index.out, 0))
         while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _PAGE))):
             after = mids[-1]
+            if index.order is not None or self._table.ends.count:
+                mids = [mid for mid in mids if self._may_claim(mid)]
+                if not mids:
+                    continue
             sizes = [size or 0 for size in index.sizes(mids)]
             fitting = len(mids) if upto is None else bisect_right(mids, upto)
             if max_bytes is not None and total + sum(sizes) > max_bytes:
@@ -126,6 +132,12 @@ class LogClaims:
             if fitting < len(mids):
                 break
         return chosen, total
+
+    def _may_claim(self, mid: int) -> bool:
+        """Tells whether a claim may have a visible message: not while others have messages of its group, which it would
+        overtake, and not after its end."""
+        order, end = self._table.index.order, self._table.ends.get(mid)
+        return (order is None or order.is_free(mid)) and (end is None or end > self._clock())
 
     def _make(self, record: records.Claim) -> None:
         place = self._append(record.write())
@@ -245,6 +257,7 @@ class LogClaims:
         receives = [table.receives.get(mid, 0) + 1 for mid in mids]
         table.receives.update(zip(mids, receives, strict=True))
         table.index.show_all(mids)
+        table.watch_ends(mids)
         too_often = {times for times in set(receives) if is_exhausted(table.options, times)}
         exhausted = [mid for mid, times in zip(mids, receives, strict=True) if times in too_often]
         if exhausted:

@@ -9,20 +9,21 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 from ...engine import Message, NoSuchMessageError, Options, Origin, QueueFullError, Receipt, StaleReceiptError, Stats
-from ...index.message_index import SIZE_SHIFT, Index
+from ...index.message_index import SIZE_SHIFT, Expiries, Index
 from ...index.midmap import MidMap
 from ...names import FAR, MAX_MID, WITHHELD
 from ...policy import end_of, is_exhausted, too_old_upto, with_origin
 from ...shared import EngineContext, Event
 from ..log import records
+from ..log.attributes import Attributes, split_content
 from ..log.records import State, reason_size, record_size
 from .store import Owner, PayloadStore
 
 READY: State = (0, 0, False)
 _NEVER = float("inf")
-Dropped = tuple[int, int, int, bool, Origin | None, str | None, Sequence[Owner] | None]
+Dropped = tuple[int, int, int, bool, Origin | None, str | None, Sequence[Owner] | None, Attributes | None]
 """The state of a removed message: its place, its receives, its index entry, True if a subscriber held it, its origin,
-its last reason, the owners of its payload."""
+its last reason, the owners of its payload, its attributes."""
 
 
 class MessageTable(ABC):
@@ -57,6 +58,7 @@ class MessageTable(ABC):
 
     def _empty(self) -> None:
         self.index = Index()
+        self.obey_options()
         self.places = MidMap()
         self.receives: dict[int, int] = {}
         """The count of receives of each message that was received."""
@@ -64,6 +66,15 @@ class MessageTable(ABC):
         """The origins of dead letters."""
         self.reasons: dict[int, str] = {}
         """Why messages were released or rejected: the last reason of each that has one."""
+        self.attributes: dict[int, Attributes] = {}
+        """The attributes of each message that has some: what most have not costs nothing."""
+        self.unique: dict[bytes, int] = {}
+        """The messages whose keys count for as long as they are there, by the digests of the keys."""
+        self.ends = MidMap()
+        """The times from which messages are not handed out any more, in microseconds since the Epoch."""
+        self.lifetimes = Expiries(self.ends)
+        """The same in the order of the times. An entry is taken out when it is due, and put back if the message was in
+        flight then and becomes visible again."""
         self.held: set[int] = set()
         """Hidden messages that subscribers hold: if the process ends, they are visible again."""
         self.last_mid = -1
@@ -75,11 +86,20 @@ class MessageTable(ABC):
     def __len__(self) -> int:
         return len(self.index)
 
+    def obey_options(self) -> None:
+        """Gives the index the options that concern its order, after they were set."""
+        self.index.configure(self.options.group_in_flight or 1, fair=self.options.fair)
+
     # -- what others are told -------------------------------------------------------------------------------------
 
     def arrived(self) -> None:
         """Announces that there may be visible messages."""
         self._activity.arrived.add(self.qid)
+
+    def freed(self) -> None:
+        """Announces that limits may let other messages out, after one that was out is not any more."""
+        if self.index.order is not None or self.options.max_in_flight is not None:
+            self.arrived()
 
     def hidden(self, expiry: int) -> None:
         """Announces when a hidden message becomes visible."""
@@ -157,7 +177,8 @@ class MessageTable(ABC):
         due = None if number is None else number * self.unit
         oldest = None if self.options.retention is None else self.index.oldest()
         end = None if oldest is None else end_of(self.options, self.time(oldest))
-        return end if due is None or (end is not None and end < due) else due
+        times = (due, end, self.lifetimes.first() if self.ends.count else None, self.wakes_at)
+        return min([each for each in times if each is not None], default=None)
 
     def too_old_upto(self, now: int | None = None) -> int:
         """Returns the greatest id that is too old, -1 if none is. Messages up to that id are not delivered any more,
@@ -165,13 +186,6 @@ class MessageTable(ABC):
         if self.options.retention is None:
             return -1
         return too_old_upto(self.options, self.clock() if now is None else now, self.unit)
-
-    def first_ready(self) -> int | None:
-        """Returns the oldest message that can be received, None if there is none."""
-        if self.options.retention is None:
-            return self.index.ready.first()
-        found = self.index.ready.after(self.too_old_upto(), 1)
-        return found[0] if found else None
 
     # -- one message ----------------------------------------------------------------------------------------------
 
@@ -202,8 +216,15 @@ class MessageTable(ABC):
         return is_exhausted(self.options, self.receives.get(mid, 0))
 
     def with_past(self, message: Message) -> Message:
-        """Adds to a message its last reason, and its origin if it is a dead letter."""
+        """Adds to a message its last reason, its attributes, and its origin if it is a dead letter. Takes its headers
+        out of its payload, which is the content so far."""
         message.reason = self.reasons.get(message.mid)
+        attributes = self.attributes.get(message.mid)
+        if attributes is not None:
+            message.priority, message.group = attributes.priority, attributes.group
+            message.expires_at = attributes.expires or None
+            if message.payload is not None:
+                message.headers, message.payload = split_content(message.payload, attributes)
         return with_origin(message, self.origins)
 
     def state_of(self, mid: int) -> State:
@@ -219,9 +240,20 @@ class MessageTable(ABC):
         elif expiry:
             self.index.hide(mid, expiry, delayed=delayed)
             self.hidden(expiry)
+            self.freed()
         else:
             self.index.show(mid)
             self.arrived()
+            self.watch_ends((mid,))
+
+    def watch_ends(self, mids: Iterable[int]) -> None:
+        """Sees to it that messages which are visible again are removed at their ends."""
+        if self.ends.count:
+            for mid in mids:
+                end = self.ends.get(mid)
+                if end is not None:
+                    self.lifetimes.push(end, mid)
+                    self._activity.announce(self.qid, end)
 
     def set_receives(self, mid: int, receives: int) -> None:
         """Sets how often a message was received; 0 makes it new."""
@@ -241,11 +273,47 @@ class MessageTable(ABC):
             self.reasons[mid] = reason
             self.store.usage.add(place, reason_size(reason))
 
+    def set_attributes(self, mid: int, place: int, attributes: Attributes | None) -> None:
+        """Gives a message the attributes that it was pushed with; call it before the message is added. Counts them as
+        live, as `set_reason` does."""
+        if attributes is None:
+            return
+        self.attributes[mid] = attributes
+        self.store.usage.add(place, attributes.size)
+        if attributes.priority or attributes.group:
+            self.index.rank(mid, attributes.priority, attributes.group)
+        if attributes.key:
+            self.unique[attributes.key] = mid
+        if attributes.expires:
+            self.ends.set(mid, attributes.expires)
+            self.watch_ends((mid,))
+
+    def attributes_size(self, mids: Iterable[int]) -> int:
+        """Returns the bytes that the attributes of messages take in the log."""
+        attributes = self.attributes
+        return sum([attributes[mid].size for mid in mids if mid in attributes]) if attributes else 0
+
+    def _drop_attributes(self, mid: int, place: int) -> Attributes | None:
+        attributes = self.attributes.pop(mid, None)
+        if attributes is None:
+            return None
+        self.store.usage.drop(place, attributes.size)
+        if attributes.key and self.unique.get(attributes.key) == mid:
+            del self.unique[attributes.key]
+        if attributes.expires:
+            self.ends.pop(mid)
+        return attributes
+
     def _drop_reason(self, mid: int, place: int) -> str | None:
         reason = self.reasons.pop(mid, None)
         if reason is not None:
             self.store.usage.drop(place, reason_size(reason))
         return reason
+
+    @property
+    @abstractmethod
+    def wakes_at(self) -> int | None:
+        """When the queue's rate lets it hand out messages again, None if it does not wait for that."""
 
     @abstractmethod
     def expire(self, count: int | None = None, *, keep: int = 0) -> int:
@@ -315,7 +383,10 @@ class MessageTable(ABC):
         place = self.places.pop(mid) or 0
         owners = self.store.drop(self, mid, place, facts >> SIZE_SHIFT) if releases else None
         origin = self.origins.pop(mid, None) if self.origins else None
-        return place, receives, facts, held, origin, self._drop_reason(mid, place) if self.reasons else None, owners
+        reason = self._drop_reason(mid, place) if self.reasons else None
+        attributes = self._drop_attributes(mid, place) if self.attributes else None
+        self.freed()
+        return place, receives, facts, held, origin, reason, owners, attributes
 
     def drop_all(self, mids: Sequence[int]) -> Iterable[Dropped]:
         """Removes messages, in a tenth of the time that single drops take. mids: increasing. Returns an iterator over
@@ -331,12 +402,16 @@ class MessageTable(ABC):
         held = [mid in self.held for mid in mids] if self.held else repeat(False)
         origins = [self.origins.pop(mid, None) for mid in mids] if self.origins else repeat(None)
         reasons = list(map(self._drop_reason, mids, places)) if self.reasons else repeat(None)
+        attributes = list(map(self._drop_attributes, mids, places)) if self.attributes else repeat(None)
         self.held.difference_update(mids)
-        return zip(places, receives, facts, held, origins, reasons, owners, strict=False)  # put together if needed
+        self.freed()
+        # Put together only if needed.
+        return zip(places, receives, facts, held, origins, reasons, owners, attributes, strict=False)
 
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
         """Adds a dropped message again. expiry: its `expiry_of` before; dropped: the result of `drop`."""
-        place, receives, facts, held, origin, reason, owners = dropped
+        place, receives, facts, held, origin, reason, owners, attributes = dropped
+        self.set_attributes(mid, place, attributes)
         # It follows from the rest, so it need not be kept.
         new = not receives and expiry != WITHHELD
         self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
@@ -383,11 +458,12 @@ class MessageTable(ABC):
         self.store.usage.add(places[0], sum(sizes) + len(sizes) * record_size(0))
         self.saw(mids[-1])
 
-    def restore(self, mid: int, place: int, size: int, state: State) -> None:
+    def restore(self, mid: int, place: int, size: int, state: State, attributes: Attributes | None = None) -> None:
         """Restores a message. Replaces the message with the same id, if there is one."""
         if mid in self.index.messages:
             self.drop(mid)
         self.store.keep(self, mid, place, size)
+        self.set_attributes(mid, place, attributes)
         self.add(mid, place, size, 0)
         self.restore_state(mid, state)
 

@@ -3,16 +3,18 @@
 from ...engine import Origin
 from ...index.message_index import SIZE_SHIFT
 from ..log import records
+from ..log.attributes import Attributes
 from .messages import MessageTable
 
 
-def move_size(reason: str | None) -> int:
-    """Returns the most bytes of log that a move takes, including those of a target that has to be made. reason: the
-    message's."""
+def move_size(reason: str | None, attributes: Attributes | None) -> int:
+    """Returns the most bytes of log that a move takes, including those of a target that has to be made. reason,
+    attributes: the message's."""
     return (
         records.QUEUE_SIZE
         + records.TRANSFER_SIZE
         + (0 if reason is None else records.STATE_SIZE + len(reason.encode()))
+        + (0 if attributes is None else attributes.size)
     )
 
 
@@ -29,9 +31,13 @@ def move(  # noqa: PLR0917
     expiry = source.index.expiry(mid) or 0
     # The payload is not released and counted again: nothing about it changes but whose it is.
     dropped = source.drop(mid, releases=False)
-    place, size = dropped[0], dropped[2] >> SIZE_SHIFT
-    transaction.append(records.Transfer(target.number, new, source.number, mid, place, size, origin).write())
+    place, size, attributes = dropped[0], dropped[2] >> SIZE_SHIFT, dropped[-1]
+    if attributes is not None:
+        attributes = attributes.elsewhere()
+    record = records.Transfer(target.number, new, source.number, mid, place, size, origin, attributes)
+    transaction.append(record.write())
     owners = store.hand_over(place, source, mid, (target.number, new))
+    target.set_attributes(new, place, attributes)
     target.add(new, place, size, 0)
     target.last_mid = new
     target.counts.pushed += 1

@@ -6,13 +6,16 @@ A receive need not be durable: losing its record makes the message visible again
 
 import logging
 import os
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice, repeat
 
 from ...engine import (
     Draft,
+    Headers,
     Message,
     NoRoomError,
     NoSuchMessageError,
@@ -27,12 +30,14 @@ from ...engine import (
 )
 from ...index.queries import IndexQueries
 from ...names import MAX_MID, WITHHELD, token_of
+from ...pace import Pace
 from ...policy import DeadLetterMoves, backoff_of, dead_letter_queue, new_origin, other_storage, require_room
-from ...shared import DirectoryIdentity, EngineContext, EngineQueue
+from ...shared import DirectoryIdentity, EngineContext, EngineQueue, take_oldest
 from ..log import records
+from ..log.attributes import Attributes, content_of, pack_headers, split_content
 from ..log.places import SHIFT
 from ..log.reader import DamagedRecordError
-from ..log.records import NO_KEY, PUSH_SIZE, SMALL, STATE_SIZE, record_size
+from ..log.records import NO_KEY, PUSH_SIZE, SHARED_SIZE, SMALL, STATE_SIZE, record_size
 from .keys import digest
 from .messages import READY
 from .moving import move, move_size
@@ -54,7 +59,6 @@ _BETWEEN = 10_000
 _push = records.Push.FORMAT.pack
 _state = records.Changed.FORMAT.pack
 _delete = records.Delete.FORMAT.pack
-_shared = records.Shared.FORMAT.pack
 
 
 class LogQueue(QueueState):
@@ -81,6 +85,8 @@ class LogQueue(QueueState):
         self._shared = shared
         self._moves = DeadLetterMoves(qid, options)
         self._spared_until = 0  # until then, requests make no messages visible; the timer does
+        self._pace = Pace()
+        self._wakes_at: int | None = None
 
     def record(self) -> bytes:
         """Returns the body of the QUEUE record, which comes before all other records of the queue in a segment."""
@@ -91,10 +97,10 @@ class LogQueue(QueueState):
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Stores messages, all or none. Returns their ids, increasing. QueueFullError, NoRoomError."""
         payloads: list[bytes] = []
-        for draft in drafts:
-            if draft.delay or draft.key is not None:
+        for payload, delay, key, _, priority, expires, group, headers in drafts:
+            if delay or key is not None or priority or group or headers or expires is not None:
                 return self._push_each(drafts)
-            payloads.append(draft.payload)
+            payloads.append(payload)
         return list(self.push_payloads(payloads)) if payloads else []
 
     def push_payloads(self, payloads: Sequence[bytes]) -> Sequence[int]:
@@ -129,50 +135,74 @@ class LogQueue(QueueState):
         self.appear(mids, places, sizes)
 
     def _push_each(self, drafts: Sequence[Draft]) -> list[int]:
-        """Stores messages of which some have a delay or a key."""
+        """Stores messages of which some have a delay, a key or attributes."""
         require_room(self.qid, self.options.capacity, self.__len__, len(drafts))
         now = self.clock()
         mids: list[int] = []
-        fresh: list[tuple[int, Draft, bytes | None]] = []
+        fresh: list[tuple[int, int, bytes | None, bytes, Attributes | None]] = []
         asked: dict[bytes, int] = {}
+        size = 0
         # For all of them, though those with a known key need none: ids are not scarce.
         following = iter(self.free_ids(len(drafts), now))
         self.keys.forget_old(now, len(drafts))
         for draft in drafts:
             key = None if draft.key is None else digest(draft.key)
             # The same key may stand twice in one push.
-            known = None if key is None else asked.get(key) or self.keys.find(key, now)
+            known = None if key is None else asked.get(key) or self._find_pushed(key, draft.unique, now)
             if known is not None:
                 mids.append(known)
                 continue
             mid = next(following)
             mids.append(mid)
-            fresh.append((mid, draft, key))
+            content, attributes = content_of(draft, now, key)
+            size += len(content) + PUSH_SIZE + (0 if attributes is None else attributes.size)
+            fresh.append((mid, draft.delay, None if draft.unique else key, content, attributes))
             if key is not None:
                 asked[key] = mid
         if not fresh:
             return mids  # that writes nothing, which a full disk has room for
         if asked:
             self.keys.require_room(len(asked), now)
-        size = sum(len(draft.payload) for _, draft, _ in fresh) + len(fresh) * PUSH_SIZE
         if size > self.transaction.left_to_pushes:
             raise self.transaction.refusal(size, push=True)
-        for mid, draft, key in fresh:
-            visible = min((now + draft.delay) // self.unit, MAX_MID) if draft.delay else 0
-            payload = draft.payload
-            place = self.transaction.append(_push(2, self.number, mid, visible, key or NO_KEY, now), payload)
-            self._add_one(mid, place, len(payload), visible)
+        for mid, delay, key, content, attributes in fresh:
+            visible = min((now + delay) // self.unit, MAX_MID) if delay else 0
+            self.append_push(mid, visible, key, now, content, attributes)
             self.last_mid = mid
-            self.store.usage.add(place, record_size(len(payload)))
-            self.store.cache.put((place,), (payload,), len(payload))
-            if key is not None:
-                self.keys.note(key, mid, now, place >> SHIFT)
-                self.transaction.undo(self.keys.forget, key)
         return mids
 
-    def _add_one(self, mid: int, place: int, size: int, visible: int) -> None:
+    def _find_pushed(self, key: bytes, unique: bool, now: int) -> int | None:
+        """Returns the message that was pushed with a key which still counts, None without one. unique: True for a push
+        whose key counts no longer than the message of the first is there."""
+        known = self.unique.get(key)
+        if known is None:
+            known = self.keys.find(key, now)
+            if unique and known is not None and known not in self.index.messages:
+                return None
+        return known
+
+    def append_push(  # noqa: PLR0917
+        self, mid: int, visible: int, key: bytes | None, now: int, content: bytes, attributes: Attributes | None
+    ) -> None:
+        """Stores one message. The caller has checked that the transaction has room. mid: free; visible: when the
+        message becomes visible, 0 for at once; key: the digest of a key to remember; now: the time of the push;
+        content: headers and payload."""
+        if attributes is None:
+            body = _push(2, self.number, mid, visible, key or NO_KEY, now)
+        else:
+            body = records.Attributed(self.number, mid, visible, key, now, b"", attributes).write()
+        place = self.transaction.append(body, content)
+        self._add_one(mid, place, len(content), visible, attributes)
+        self.store.usage.add(place, record_size(len(content)))
+        self.store.cache.put((place,), (content,), len(content))
+        if key is not None:
+            self.keys.note(key, mid, now, place >> SHIFT)
+            self.transaction.undo(self.keys.forget, key)
+
+    def _add_one(self, mid: int, place: int, size: int, visible: int, attributes: Attributes | None) -> None:
         """Adds a message of this transaction. visible: when the message becomes visible, 0 for at once."""
         self.transaction.undo(self.unpush, (mid,))
+        self.set_attributes(mid, place, attributes)
         self.add(mid, place, size, visible)
         self.counts.pushed += 1
         if visible:
@@ -191,35 +221,102 @@ class LogQueue(QueueState):
         if known is not None:
             if shares is not None and shares.places.get(mid) == known:
                 return False
-            if self.store.payload(self.number, mid, known) != source.payload_of(mid):
+            if self.payload_of(mid) != source.payload_of(mid) or self.headers_of(mid) != source.headers_of(mid):
                 raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
             return False
         if shares is None:
-            payload = source.payload_of(mid)
+            draft = Draft(source.payload_of(mid), headers=source.headers_of(mid))
             require_room(self.qid, self.options.capacity, self.__len__, 1)
-            self.push_run((mid,), (payload,), self.clock())
+            self.require_copies(1, source, mid)
+            now = self.clock()
+            self.append_push(mid, 0, None, now, *content_of(draft, now, None))
         else:
             shares.expiry_of(mid)  # raises if the message is gone
             require_room(self.qid, self.options.capacity, self.__len__, 1)
-            self.require_copies(1)
+            self.require_copies(1, source, mid)
             place, size = shares.places.get(mid) or 0, shares.index.size(mid)
-            self.transaction.append(_shared(10, self.number, mid, *READY, place, size, shares.number))
+            attributes = shares.attributes.get(mid)
+            if attributes is not None:
+                attributes = attributes.elsewhere()
+            record = records.Shared(self.number, mid, *READY, place, size, shares.number, attributes)
+            self.transaction.append(record.write())
             # From here on, a payload of one queue may be needed by the other.
             self.store.join(shares.number, self.number)
             self.store.note_copied(place)
-            self._add_one(mid, place, size, 0)
+            self._add_one(mid, place, size, 0, attributes)
         self.saw(mid)
         return True
 
-    def require_copies(self, count: int, payload: int | None = None) -> None:
-        """Checks that so many copies fit into this transaction, together with their deletes: so a crash, or a queue
-        that is full, leaves all copies or none. payload: the payload's bytes, None if the copies share it.
-        NoRoomError."""
-        size = count * (2 * SMALL if payload is None else payload + PUSH_SIZE + SMALL)
-        if size > self.transaction.left_to_pushes:
-            raise self.transaction.refusal(size, push=True)
+    def require_copies(self, count: int, source: EngineQueue, mid: int) -> None:
+        """Checks that so many copies of a message fit into this transaction, together with their deletes: so a crash,
+        or a queue that is full, leaves all copies or none. NoRoomError, NoSuchMessageError."""
+        if isinstance(source, QueueState):  # its copies share the payload
+            attributes = source.attributes.get(mid)
+            size = SHARED_SIZE + SMALL + (0 if attributes is None else attributes.size)
+        else:
+            headers = pack_headers(source.headers_of(mid))
+            size = len(source.payload_of(mid)) + PUSH_SIZE + SMALL + len(headers) + Attributes().size
+        if count * size > self.transaction.left_to_pushes:
+            raise self.transaction.refusal(count * size, push=True)
 
     # -- delivering -----------------------------------------------------------------------------------------------
+
+    @property
+    def wakes_at(self) -> int | None:
+        return self._wakes_at
+
+    def obey_options(self) -> None:
+        super().obey_options()
+        self.arrived()  # it may have been paused or limited, and what is there may be too old now
+
+    @property
+    def _is_paced(self) -> bool:
+        return self.options.max_in_flight is not None or self.options.rate is not None
+
+    def _allowed(self) -> int:
+        """Returns how many messages the queue's limits let out now. If the rate lets none out, announces when it
+        will."""
+        options, most = self.options, sys.maxsize
+        if options.max_in_flight is not None:
+            most = max(options.max_in_flight - self.index.out, 0)
+        if most and options.rate is not None:
+            most = min(most, self._pace.room(options.rate, self.clock()))
+            if not most:
+                self._wakes_at = self._pace.next
+                self._activity.announce(self.qid, self._wakes_at)
+        return most
+
+    @property
+    def obtainable(self) -> int:
+        """The number of messages that may be handed out now, without those of a group behind its next one."""
+        index = self.index
+        count = index.ready.count if index.order is None else index.order.count
+        return min(count, self._allowed()) if count and self._is_paced else count
+
+    def first_ready(self) -> int | None:
+        """Returns the message that is handed out next, None if none may be. Removes those that are over on its way."""
+        index = self.index
+        if self._is_paced and not self._allowed():
+            return None
+        if index.order is None and not self.ends.count:
+            if self.options.retention is None:
+                return index.ready.first()
+            found = index.ready.after(self.too_old_upto(), 1)
+            return found[0] if found else None
+        now = self.clock()
+        upto = self.too_old_upto(now)
+        while True:
+            mid = index.ready.first() if index.order is None else index.order.first()
+            if mid is None or (mid > upto and not self._is_over(mid, now)):
+                return mid
+            self._retire([mid], "")
+
+    def _is_over(self, mid: int, now: int) -> bool:
+        """Tells whether a message is not handed out any more because of its own end."""
+        return self.ends.count > 0 and 0 < (self.ends.get(mid) or 0) <= now
+
+    def priority_of(self, mid: int) -> int:
+        return 0 if self.index.order is None else self.index.order.priority_of(mid)
 
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
@@ -245,18 +342,27 @@ class LogQueue(QueueState):
         if held:
             self.held.add(mid)
         self.hidden(expiry)
+        if self.options.rate is not None:
+            self._pace.count(1)
+        if index.order is not None:
+            self.arrived()  # its group may have another one that may go
         self.counts.delivered += 1  # a failed batch does not take a receive back, nor its count
         self.counts.redelivered += receives > 1
         if self.lifecycle is not None:
             self.note("received", mid)
         unit = self.unit
         message = Message(self.qid, mid, "delivered", receives, mid * unit, expiry * unit, payload)
-        return self.with_past(message) if self.origins or self.reasons else message
+        return self.with_past(message) if self.origins or self.reasons or self.attributes else message
 
     def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
         """Receives the oldest visible messages, at most count and max_bytes of payload, but always the first. Leaves
         out damaged ones. If the disk cannot read a payload, returns the messages before it, and the next call raises.
         OSError: no message is received."""
+        if self._is_paced and not (count := min(count, self._allowed())):
+            return []
+        # One by one, as each may change which is next.
+        if self.index.order is not None or self.ends.count:
+            return take_oldest((self,), count, visibility, max_bytes, held=held)
         if count == 1:  # four times as fast as the code for many
             # Without a retention no message is too old: then the first ready one is the answer, without asking the
             # clock.
@@ -270,6 +376,10 @@ class LogQueue(QueueState):
                 if message is not None:
                     return [message]
             return []
+        return self._take_many(count, visibility, max_bytes, held=held)
+
+    def _take_many(self, count: int, visibility: int | None, max_bytes: int, *, held: bool) -> list[Message]:
+        """Receives the oldest visible messages: see `take_first`."""
         # All payloads are read before any message is received: if the disk fails, nothing has changed.
         mids, payloads = self._first_readable(count, max_bytes)
         if not mids:
@@ -285,6 +395,8 @@ class LogQueue(QueueState):
         if held:
             self.held.update(mids)
         self.hidden(expiry)
+        if self.options.rate is not None:
+            self._pace.count(len(mids))
         self.counts.delivered += len(mids)
         self.counts.redelivered += len(mids) - receives.count(1)
         self.note_all("received", mids)
@@ -292,11 +404,11 @@ class LogQueue(QueueState):
             Message(self.qid, mid, "delivered", times, mid * unit, expiry * unit, payload)
             for mid, times, payload in zip(mids, receives, payloads, strict=True)
         ]
-        return list(map(self.with_past, messages)) if self.origins or self.reasons else messages
+        return list(map(self.with_past, messages)) if self.origins or self.reasons or self.attributes else messages
 
     def _withhold(self, mid: int, error: DamagedRecordError) -> None:
         _logger.error("message %d of queue %r is not delivered: %s", mid, self.qid, error)
-        self.index.withhold(mid)
+        self.index.set_aside(mid)
 
     def _first_readable(self, count: int, max_bytes: int) -> tuple[list[int], list[bytes]]:
         """Returns the oldest visible messages and their payloads. Hides damaged messages. Arguments: see
@@ -336,13 +448,13 @@ class LogQueue(QueueState):
         expiry = self.expiry_of(mid)
         if not expiry and mid <= self.too_old_upto():
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: it is too old")
-        # A paused queue gives nothing out, and still shows what it has.
-        paused = self.options.paused and not peek
+        # A queue that is paused or limited gives nothing out, and still shows what it has.
+        paused = not peek and (self.options.paused or not self._may_go(mid))
         if not expiry and not peek and not paused and (message := self.take(mid, visibility)) is not None:
             return message
         receives = self.receives.get(mid, 0)
         if not expiry:
-            payload = None if paused else self.payload_of(mid)
+            payload = None if paused else self._content_of(mid)
             return self.with_past(Message(self.qid, mid, "ready", receives, self.time(mid), None, payload))
         status = "delayed" if self.index.is_delayed(mid) else "in-flight"
         if expiry == WITHHELD:
@@ -353,15 +465,29 @@ class LogQueue(QueueState):
         """Returns the message of a receipt, with its payload. NoSuchMessageError, StaleReceiptError."""
         mid = receipt.mid
         expiry = self.held_until(receipt)
-        payload = self.payload_of(mid)
+        payload = self._content_of(mid)
         visible_at = self.time(expiry) if expiry else None
         receives = self.receives.get(mid, 0)
         return self.with_past(Message(self.qid, mid, "delivered", receives, self.time(mid), visible_at, payload))
 
-    def payload_of(self, mid: int) -> bytes:
-        """Returns the payload of a message in any state. NoSuchMessageError."""
+    def _may_go(self, mid: int) -> bool:
+        """Tells whether a visible message may be handed out, though it was asked for by its id."""
+        if self._is_paced and not self._allowed():
+            return False
+        return self.index.order is None or self.index.order.may_go(mid)
+
+    def _content_of(self, mid: int) -> bytes:
+        """Returns the headers and the payload of a message in any state. NoSuchMessageError."""
         self.expiry_of(mid)
         return self.store.payload(self.number, mid, self.places.get(mid) or 0)
+
+    def payload_of(self, mid: int) -> bytes:
+        """Returns the payload of a message in any state. NoSuchMessageError."""
+        return split_content(self._content_of(mid), self.attributes.get(mid, Attributes()))[1]
+
+    def headers_of(self, mid: int) -> Headers:
+        """Returns the headers of a message in any state. NoSuchMessageError."""
+        return split_content(self._content_of(mid), self.attributes.get(mid, Attributes()))[0]
 
     @property
     def ready(self) -> int:
@@ -380,7 +506,14 @@ class LogQueue(QueueState):
 
     def stats(self) -> Stats:
         self.expire()
-        return self._queries.stats(self.counts, lambda mid: self.clock() - self.time(mid))
+        counts = self._queries.stats(self.counts, lambda mid: self.clock() - self.time(mid))
+        return replace(counts, limited=self._limited_by()) if counts.ready and not self.obtainable else counts
+
+    def _limited_by(self) -> str:
+        """Returns the option that keeps the visible messages back."""
+        if self.options.max_in_flight is not None and self.index.out >= self.options.max_in_flight:
+            return "max-in-flight"
+        return "rate" if self.options.rate is not None and not self._allowed() else "group-in-flight"
 
     # -- windows --------------------------------------------------------------------------------------------------
 
@@ -411,7 +544,8 @@ class LogQueue(QueueState):
             and self._moves.attempt(partial(self._move, mid, None, counted, "receives", reason))
         ):
             return None
-        if mid <= self.too_old_upto():
+        now = self.clock()
+        if mid <= self.too_old_upto(now) or self._is_over(mid, now):
             self._retire([mid], None)
             return None
         # Looked at before anything changes, as all that follows cannot fail.
@@ -477,12 +611,36 @@ class LogQueue(QueueState):
         None for as many as a request has time for; keep: the bytes of room to leave for that request. Returns the
         number of messages. Appends no records for windows, because the log has the times. With a count, raises
         NoRoomError if the transaction has no room for a single move."""
-        # Asked by nearly every request, and nearly always nothing is due.
-        if not self.index.expiries.may_be_due(self.clock() // self.unit):
-            return 0
         now = self.clock()
-        if count is None and now < self._spared_until:
-            return 0
+        done = 0
+        if self._wakes_at is not None and self._wakes_at <= now:
+            self._wakes_at = None
+            self.arrived()  # the rate lets some out again
+            done = 1
+        # Asked by nearly every request, and nearly always nothing is due.
+        if self.index.expiries.may_be_due(now // self.unit) and (count is not None or now >= self._spared_until):
+            done += self._end_windows(now, count, keep)
+        if self.ends.count and self.lifetimes.may_be_due(now):
+            done += self._end_lifetimes(now, _AT_ONCE if count is None else count)
+        return done
+
+    def _end_lifetimes(self, now: int, count: int) -> int:
+        """Removes messages that are over, at most count, but for those in flight: these follow when they are visible
+        again. Returns their number. NoRoomError."""
+        due = self.lifetimes.pop_due(now, count)
+        index = self.index
+        mids = sorted(mid for mid in due if not index.hidden.get(mid) or index.is_delayed(mid))
+        try:
+            if mids:
+                self._retire(mids, "")
+        except NoRoomError:
+            for mid in mids:
+                self.lifetimes.push(self.ends.get(mid) or 0, mid)
+            raise
+        return len(due)
+
+    def _end_windows(self, now: int, count: int | None, keep: int) -> int:
+        """Ends windows and delays: see `expire`."""
         most = _AT_ONCE if self.options.backoff is None else _SCATTERED
         # Taken out of the heap together: what is not handled below has to be put back with `remember`.
         mids = self.index.expiries.pop_due(now // self.unit, most if count is None else count)
@@ -493,7 +651,7 @@ class LogQueue(QueueState):
         if self.options.max_receives is not None:
             staying, later = self._move_exhausted(mids, keep)
             if count is not None and later and len(later) == len(mids):  # the timer would ask again at once
-                raise self.transaction.refusal(move_size(self.reasons.get(later[0])) + SMALL)
+                raise self.transaction.refusal(self._move_size(later[0]) + SMALL)
         if self.options.backoff is not None:
             # After the dead letters: a message that is exhausted does not come back, so it needs no back-off.
             staying = self._back_off(staying, now)
@@ -508,6 +666,7 @@ class LogQueue(QueueState):
         self.index.show_all(ordered)
         self.held.difference_update(ordered)
         self.arrived()
+        self.watch_ends(ordered)
         self._note_expired([mid for mid in mids if mid not in delayed] if delayed else mids, now)
 
     def _note_expired(self, mids: Sequence[int], now: int) -> None:
@@ -544,6 +703,7 @@ class LogQueue(QueueState):
         self.held.difference_update(untils)
         index.delay_all(untils)
         self.hidden(min(untils.values()))
+        self.freed()
         self._note_expired([mid for mid in mids if mid in untils], now)
         return [mid for mid in mids if mid not in untils]
 
@@ -627,7 +787,7 @@ class LogQueue(QueueState):
         for mid in mids:
             if not self.is_exhausted(mid):
                 staying.append(mid)
-            elif moved == _MOVES or self.transaction.left < move_size(self.reasons.get(mid)) + SMALL + keep:
+            elif moved == _MOVES or self.transaction.left < self._move_size(mid) + SMALL + keep:
                 later.append(mid)
             else:
                 delayed = self.index.is_delayed(mid)
@@ -647,6 +807,10 @@ class LogQueue(QueueState):
         self.index.remember(later)
         return staying, later
 
+    def _move_size(self, mid: int, reason: str | None = None) -> int:
+        """Returns the most bytes of log that a move of a message takes. reason: the one it gets, None for its own."""
+        return move_size(self.reasons.get(mid) if reason is None else reason, self.attributes.get(mid))
+
     def _move(self, mid: int, peer: str | None, receives: int, why: str, reason: str | None) -> None:
         """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how often the message was received;
         why: see Origin; reason: the release's, None without one. If it raises a StorageError or an OSError, nothing has
@@ -659,7 +823,7 @@ class LogQueue(QueueState):
         if target.options.capacity is not None:
             require_room(target.qid, target.options.capacity, target.__len__, 1)
         kept = self.reasons.get(mid) if reason is None else reason
-        if (needed := move_size(kept)) > self.transaction.left:  # now, as making the target has taken some
+        if (needed := self._move_size(mid, kept)) > self.transaction.left:  # now, as making the target has taken some
             raise self.transaction.refusal(needed)
         now, before = self.clock(), self.origins.get(mid)
         # Before anything changes: no id may be left.
@@ -708,7 +872,7 @@ class LogQueue(QueueState):
             if not isinstance(queue, LogQueue):
                 raise other_storage(self.options.storage, queue.options.storage)
             # The answer names those that moved: for the rest, the client sends another request.
-            size += move_size(self.reasons.get(mid))
+            size += self._move_size(mid)
             if size > self.transaction.left:
                 break
             chosen.append((mid, queue))

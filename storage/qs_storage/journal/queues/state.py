@@ -67,8 +67,9 @@ class QueueState(MessageTable):
                 if place not in seen:
                     self.store.drop(self, mid, place, size)
                     seen.add(place)
-            for mid, place in zip(mids, places, strict=True) if self.reasons else ():
+            for mid, place in zip(mids, places, strict=True) if self.reasons or self.attributes else ():
                 self._drop_reason(mid, place)
+                self._drop_attributes(mid, place)
         self.batches.clear()
         self.store.leave(self.number)
         self.reset()
@@ -78,6 +79,7 @@ class QueueState(MessageTable):
     def restore_all(self, index: Index, places: MidMap, last_mid: int) -> None:
         """Restores the messages of a checkpoint, and the greatest id. The caller counts their live bytes."""
         self.index, self.places, self.last_mid = index, places, last_mid
+        self.obey_options()
 
     def restore_reason(self, mid: int, reason: str) -> None:
         if mid in self.index.messages:
@@ -101,7 +103,7 @@ class QueueState(MessageTable):
             self.drop(record.mid)
         self.store.join(record.source, self.number)
         self.store.note_copied(record.place)
-        self.restore(record.mid, record.place, record.size, record.state)
+        self.restore(record.mid, record.place, record.size, record.state, record.attributes)
 
     def restore_owners(self, record: records.Transfer) -> None:
         """Notes the new queue and id of a message that has moved as the owner of its payload."""
@@ -112,7 +114,7 @@ class QueueState(MessageTable):
         if record.mid in self.index.messages:
             self.drop(record.mid)
         self.restore_owners(record)  # the former message may have taken them along
-        self.restore(record.mid, record.place, record.size, READY)
+        self.restore(record.mid, record.place, record.size, READY, record.attributes)
         if record.origin is not None:
             self.origins[record.mid] = record.origin
 

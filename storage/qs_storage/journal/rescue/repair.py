@@ -26,6 +26,7 @@ from ...engine import wall_clock
 from ...index.midmap import MidMap
 from ...names import message_name
 from ..log import pool, records
+from ..log.attributes import Attributes, split_content
 from ..log.frames import BLOCK, FRAME_HEAD, Header, new_salt, pack_frame_head, pack_header, padded, seed
 from ..log.lock import take_lock, write_last
 from ..log.opening import numbers_in
@@ -268,6 +269,7 @@ class RecordCopier:
                     elif queue.qid != _UNNAMED or (payload := self._found.payload(place)) is None:
                         lost += 1
                     else:
+                        _, payload = split_content(payload, queue.attributes.get(mid, Attributes()))
                         disk.make_directories(folder, sync=False)
                         disk.write_file(f"{folder}/{message_name(mid, 0)}", payload, sync=False)
                         unplaced += 1
@@ -279,10 +281,10 @@ class RecordCopier:
 def _with_payload(record: records.Shared | records.Transfer, payload: bytes) -> Record:
     """Returns a record that says the same of a message as the given one, but contains the payload."""
     if isinstance(record, records.Shared):
-        return records.Moved(record.number, record.mid, *record.state, payload)
+        return records.Moved(record.number, record.mid, *record.state, payload, record.attributes)
     if record.origin is None:
-        return records.Moved(record.number, record.mid, 0, 0, False, payload)
-    return records.Letter(record.number, record.mid, 0, 0, False, record.origin, payload)
+        return records.Moved(record.number, record.mid, 0, 0, False, payload, record.attributes)
+    return records.Letter(record.number, record.mid, 0, 0, False, record.origin, payload, record.attributes)
 
 
 _ASIDE = "damaged-"

@@ -12,7 +12,7 @@ import json
 import os
 import struct
 from array import array
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from time import perf_counter
 from typing import Any, TypeVar
@@ -21,13 +21,14 @@ from zlib import crc32
 from ...disk import Disk
 from ...index.message_index import Index
 from ...names import MAX_MID
+from ..log.attributes import Attributes
 from ..log.log import Log
 from ..log.places import Position, place_of
 from ..queues.state import QueueState
 from ..queues.store import PayloadStore
 
 NAME = "checkpoint"
-MAGIC = b"qs-checkpoint 7\n"
+MAGIC = b"qs-checkpoint 8\n"
 END = struct.Struct("<QI")
 _AHEAD = 1 << 20
 """Bytes after which the kernel is told to write: if all were written at the end, commits of requests would wait."""
@@ -102,6 +103,7 @@ class CheckpointWriter:
 
 
 Q = TypeVar("Q", bound=QueueState)
+Text = TypeVar("Text")
 KEY = struct.Struct("<QQ")
 
 SLICE = 0.002
@@ -111,7 +113,7 @@ _PAGES = 1
 _AT_A_TIME = 1024
 """Entries of any other kind written at a time."""
 _TEXTS = 256
-"""Reasons written at a time: at most 256 KiB."""
+"""Reasons, and attributes of messages, written at a time: at most 256 KiB."""
 
 
 class Snapshot:
@@ -187,7 +189,10 @@ def _write_queues(
         sources: dict[tuple[str, str], int] = {}
         entry["origins"] = yield from _write_parts(writer, _origins(queue, sources))  # after the messages
         entry["sources"] = list(sources)
-        entry["reasons"] = yield from _write_reasons(writer, queue)  # after the messages
+        # After the messages, as these are pieces of their own: what changes meanwhile has a record.
+        reasons, attributes = queue.reasons, queue.attributes
+        entry["reasons"] = yield from _write_texts(writer, reasons, str.encode)
+        entry["attributes"] = yield from _write_texts(writer, attributes, Attributes.pack)
         entry["taken"] = [[token, place] for token, place in queue.taken.items()]
         entry["last"] = queue.last_mid
         yield
@@ -271,13 +276,15 @@ def _origins(table: QueueState, sources: dict[tuple[str, str], int]) -> Iterator
             yield mid, origin.mid, origin.receives, origin.at, origin.pushed_at, source
 
 
-def _write_reasons(writer: CheckpointWriter, table: QueueState) -> Generator[None, None, list[list[list[int]]]]:
-    """Writes why messages were given back. Reasons may change meanwhile. Returns pairs of columns: (id, bytes of the
-    text), and the texts one after the other, filled up with zeros."""
+def _write_texts(
+    writer: CheckpointWriter, texts_of: Mapping[int, Text], pack: Callable[[Text], bytes]
+) -> Generator[None, None, list[list[list[int]]]]:
+    """Writes what some messages have, as bytes. It may change meanwhile. texts_of: by id. Returns pairs of columns:
+    (id, number of bytes), and the bytes one after the other, filled up with zeros."""
     columns: list[list[list[int]]] = []
-    mids = iter(list(table.reasons))
+    mids = iter(list(texts_of))
     while some := list(islice(mids, _TEXTS)):
-        page = [(mid, table.reasons[mid].encode()) for mid in some if mid in table.reasons]
+        page = [(mid, pack(texts_of[mid])) for mid in some if mid in texts_of]
         lengths = array("Q", [number for mid, text in page for number in (mid, len(text))])
         texts = b"".join(text for _, text in page)
         columns.append([writer.column(lengths), writer.column(array("Q", texts + bytes(-len(texts) % 8)))])
@@ -310,6 +317,7 @@ def _write_producers(writer: CheckpointWriter, queue: QueueState) -> Generator[N
         for part_name, part in list(producer.staged.items()):
             rows = ((position, *part[position]) for position in list(part) if position in part)
             columns = yield from _write_parts(writer, rows)
-            staged.append([list(part_name), columns])
+            texts = yield from _write_texts(writer, part.attributes, Attributes.pack)
+            staged.append([list(part_name), columns, texts])
         yield
     return written

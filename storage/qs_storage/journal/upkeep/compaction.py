@@ -11,6 +11,7 @@ from typing import cast
 
 from ...engine import Clock
 from ..log import pool, records
+from ..log.attributes import Attributes
 from ..log.frames import BLOCK, FRAME_HEAD, DamagedError, Frame, count_of, seed
 from ..log.opening import Scan, open_segment
 from ..log.places import place_of, segment_of
@@ -19,6 +20,7 @@ from ..queues.state import QueueState
 from ..queues.store import PayloadStore
 
 _logger = logging.getLogger(__name__)
+_pack_moved = records.Moved.FORMAT.pack
 _GAIN = 32 << 10
 """Bytes that compaction has to free to be worthwhile on a full disk."""
 _ONE_BY_ONE = frozenset((Staged.KIND, records.Letter.KIND))
@@ -240,7 +242,7 @@ class Compaction:
         size = 0
         for mid, at in own:
             more = records.HEAD.unpack_from(scan.data, at)[0] + records.MOVED_SIZE
-            more += _size_of(_reasons_of(table, (mid,)))
+            more += _size_of(_reasons_of(table, (mid,))) + table.attributes_size((mid,))
             if some and size + more > self._store.transaction.left:
                 break
             some.append((mid, at))
@@ -251,15 +253,21 @@ class Compaction:
         """Appends copies of messages. before: their places until now."""
         store, transaction = self._store, self._store.transaction
         sizes = [len(payload) for payload in payloads]
-        moved = [records.Moved(table.number, mid, *table.state_of(mid), b"").write() for mid in mids]
-        places = transaction.append_all(moved, payloads, sizes, records.MOVED_SIZE)
+        attributes = [table.attributes.get(mid) for mid in mids]
+        # The struct alone, which all have in the same size: attributes are written as if they belonged to the payload.
+        moved = [_moved(table, mid, given) for mid, given in zip(mids, attributes, strict=True)]
+        written = [
+            payload if given is None else given.pack() + payload
+            for given, payload in zip(attributes, payloads, strict=True)
+        ]
+        places = transaction.append_all(moved, written, list(map(len, written)), records.MOVED_SIZE)
         transaction.unwritten.update(zip(places, payloads, strict=True))
         reasons = _reasons_of(table, mids)
         for reason in reasons:
             transaction.append(reason)
         for mid, place in zip(mids, places, strict=True):
             table.places.set(mid, place)
-        counted = sum(sizes) + len(mids) * record_size(0) + _size_of(reasons)
+        counted = sum(sizes) + len(mids) * record_size(0) + _size_of(reasons) + table.attributes_size(mids)
         store.usage.add(places[0], counted)
         store.usage.drop(before[0], counted)
         transaction.undo(self._put_back, [table], mids, before, places[0], counted)
@@ -307,20 +315,21 @@ class Compaction:
         reasons = [reason for table in tables for reason in _reasons_of(table, [mid])]
         # One of them gets the payload, the others a SHARED that names its place.
         first, *others = sorted(tables, key=lambda table: mid not in table.origins)  # only the first keeps its origin
-        origin, state = first.origins.get(mid), first.state_of(mid)
-        copy: records.Record = records.Moved(first.number, mid, *state, b"")
+        origin, state, attributes = first.origins.get(mid), first.state_of(mid), first.attributes.get(mid)
+        copy: records.Record = records.Moved(first.number, mid, *state, b"", attributes)
         if origin is not None:
-            copy = records.Letter(first.number, mid, *state, origin, b"")
+            copy = records.Letter(first.number, mid, *state, origin, b"", attributes)
         moved = transaction.append(copy.write(), payload)
         for other in others:
-            shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number)
+            attributes = other.attributes.get(mid)
+            shared = records.Shared(other.number, mid, *other.state_of(mid), moved, size, first.number, attributes)
             transaction.append(shared.write())
             store.note_copied(moved)
         for reason in reasons:
             transaction.append(reason)
         for table in tables:
             table.places.set(mid, moved)
-        counted = record_size(size) + _size_of(reasons)
+        counted = record_size(size) + _size_of(reasons) + sum([table.attributes_size((mid,)) for table in tables])
         store.usage.add(moved, counted)
         store.usage.drop(place, counted)
         transaction.undo(self._put_back, tables, [mid], [place], moved, counted)
@@ -342,7 +351,14 @@ class Compaction:
 def _size_of_copies(payload: bytes, mid: int, tables: list[QueueState]) -> int:
     """Returns the most bytes that the copies of a message take, with its reasons."""
     reasons = [reason for table in tables for reason in _reasons_of(table, [mid])]
-    return len(payload) + len(tables) * records.SMALL + records.TRANSFER_SIZE + _size_of(reasons)
+    attributes = sum([table.attributes_size((mid,)) for table in tables])
+    return len(payload) + len(tables) * records.SHARED_SIZE + records.TRANSFER_SIZE + _size_of(reasons) + attributes
+
+
+def _moved(table: QueueState, mid: int, attributes: Attributes | None) -> bytes:
+    """Packs the struct of a MOVED."""
+    receives, visible, delayed = table.state_of(mid)
+    return _pack_moved(9, table.number, mid, receives, visible, records.flags_of(delayed, attributes))
 
 
 def _reasons_of(table: QueueState, mids: Iterable[int]) -> list[bytes]:

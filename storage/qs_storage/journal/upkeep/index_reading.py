@@ -6,7 +6,7 @@ A start logs and ignores a checkpoint that is torn, damaged, or of another log, 
 import json
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from zlib import crc32
@@ -15,6 +15,7 @@ from ...disk import Disk
 from ...engine import Origin
 from ...index.message_index import Index
 from ...index.midmap import MidMap
+from ..log.attributes import read_attributes
 from ..log.frames import Header
 from ..log.opening import Applier, FoundSegments, OpenedLog, find_segments, map_file
 from ..log.places import Position, place_of, segment_of
@@ -106,16 +107,22 @@ def _read_messages(reader: CheckpointReader, queue: QueueState, entry: dict[str,
         if mid in table.index.messages:
             qid, reason = entry["sources"][source]
             table.origins[mid] = Origin(qid, before, count, at, reason, pushed_at)
-    for lengths, texts in entry["reasons"]:
-        _read_reasons(table, reader.column(lengths), reader.column(texts).tobytes())
+    for mid, text in _read_texts(reader, entry["reasons"]):
+        table.restore_reason(mid, bytes(text).decode())
+    for mid, text in _read_texts(reader, entry["attributes"]):
+        place = table.places.get(mid)
+        if place is not None:
+            table.set_attributes(mid, place, read_attributes(text, 0)[0])
     _count(store, places, sizes)
 
 
-def _read_reasons(table: QueueState, lengths: "array[int]", texts: bytes) -> None:
-    at = 0
-    for mid, length in zip(lengths[::2], lengths[1::2], strict=True):
-        table.restore_reason(mid, texts[at : at + length].decode())
-        at += length
+def _read_texts(reader: CheckpointReader, columns: Iterable[Sequence[list[int]]]) -> Iterator[tuple[int, memoryview]]:
+    """Yields what `_write_texts` has written: the bytes of some messages, by id."""
+    for where, texts in columns:
+        lengths, data, at = reader.column(where), memoryview(reader.column(texts).tobytes()), 0
+        for mid, length in zip(lengths[::2], lengths[1::2], strict=True):
+            yield mid, data[at : at + length]
+            at += length
 
 
 def _joined(reader: CheckpointReader, columns: Iterable[list[int]]) -> "array[int]":
@@ -179,9 +186,10 @@ def _read_producer(
     reader: CheckpointReader, queue: QueueState, name: str, written: dict[str, Any], store: PayloadStore
 ) -> Producer:
     producer = Producer(written["last"], written["place"])
-    for batch, columns in written["staged"]:
+    for batch, columns, texts in written["staged"]:
         flat = _joined(reader, columns)
         part = StagedPart(flat[0::3], flat[1::3], flat[2::3])
+        part.attributes = {position: read_attributes(text, 0)[0] for position, text in _read_texts(reader, texts)}
         producer.staged[batch[0], batch[1], batch[2]] = part
         for place, size in part.values():
             store.usage.add(place, record_size(size))

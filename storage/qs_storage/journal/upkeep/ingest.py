@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 
 from ...disk import has_no_room
-from ...engine import SECOND
+from ...engine import SECOND, Draft
 from ...names import MAX_MID
 from ...shared import EngineContext
 from ..log import records
+from ..log.attributes import Attributes, content_of, pack_headers
 from ..queues.queue import LogQueue
 from ..queues.store import PayloadStore
 from .ingest_run import File, IngestRun
@@ -281,7 +282,11 @@ class Ingester:
         if not files:
             return
         queue, transaction = self._queue, self._queue.transaction
-        queue.push_run(mids, [file.payload for file in files], now)
+        if any(file.headers for file in files):
+            for mid, file in zip(mids, files, strict=True):
+                queue.append_push(mid, 0, None, now, *content_of(Draft(file.payload, headers=file.headers), now, None))
+        else:
+            queue.push_run(mids, [file.payload for file in files], now)
         queue.saw(mids[-1])
         for mid, file in zip(mids, files, strict=True):
             if file.reason:
@@ -304,4 +309,5 @@ class Ingester:
 def files_size(files: Iterable[File]) -> int:
     """Returns the bytes of log that the messages of these files take."""
     beside = records.PUSH_SIZE + records.SMALL
-    return sum(len(file.payload) + beside + len(file.reason.encode()) for file in files) + records.SMALL
+    size = sum(len(file.payload) + beside + len(file.reason.encode()) for file in files) + records.SMALL
+    return size + sum(len(pack_headers(file.headers)) + Attributes().size for file in files if file.headers)

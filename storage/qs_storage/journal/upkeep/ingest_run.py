@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from ...disk import READ, Disk
+from ...engine import Headers
 from ...metadata import AttributeStore, store_for
 from ...names import NEW, PRIVATE, WITHHELD, parse_message, token_of
 
@@ -42,6 +43,7 @@ class File(NamedTuple):
     state: tuple[int, int, bool]
     payload: bytes
     reason: str = ""
+    headers: Headers = ()
 
 
 class IngestRun:

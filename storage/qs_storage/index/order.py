@@ -1,0 +1,201 @@
+"""Which of a queue's visible messages is handed out next, where that is not simply the oldest: priorities and groups.
+
+A queue without either has no `Order`: its index says which message is the oldest.
+"""
+
+from collections.abc import Iterable
+
+from .midmap import MidMap, MidSet
+
+PRIORITIES = 10
+"""Priorities are 0 to 9; a message of a higher one goes first."""
+READY, OUT, DELAYED = 1, 2, 3
+"""The states of a message: visible; handed out, and neither deleted nor given back; hidden by a delay. 0: not there."""
+
+
+class _Group:
+    """The messages of one group. offered: its message that may be handed out next, None if none may; lane, turn: where
+    that stands in `Order._heads`."""
+
+    __slots__ = ("delayed", "lane", "name", "offered", "out", "ready", "turn")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ready = MidSet()
+        self.delayed = MidSet()
+        self.out = 0
+        self.offered: int | None = None
+        self.lane = self.turn = 0
+
+
+class _Ranked:
+    """A message with a priority, a group or both, and its state."""
+
+    __slots__ = ("group", "priority", "state")
+
+    def __init__(self, priority: int, group: _Group | None) -> None:
+        self.priority = priority
+        self.group = group
+        self.state = 0
+
+
+class Order:
+    """The visible messages of one queue in the order in which they are handed out.
+
+    Ensures:
+    1. A message of a higher priority goes first, and within one priority the oldest: by age, or if it is `fair`, one of
+       each group in turn. Messages without a group share a turn.
+    2. At most `most` messages of a group are out at a time. With 1, a group is in strict order: no message is offered
+       while an older one of its group is out, or was given back and is delayed.
+    3. Each step takes the same time for ten groups and for a hundred thousand, as only the next message of a group
+       stands in line. A group's next message decides the group's priority.
+
+    Assumes that `set` is called with each change of a message's state, and `rank` before a message with a priority or a
+    group is there. Knows no clock."""
+
+    __slots__ = ("_fair", "_groups", "_heads", "_lanes", "_most", "_ranked", "_turn", "_turns")
+
+    def __init__(self, plain: MidSet, most: int, *, fair: bool) -> None:
+        """plain: the visible messages, none of which has a priority or a group; most: the most messages of a group that
+        are out at a time."""
+        self._most = most
+        self._fair = fair
+        self._ranked: dict[int, _Ranked] = {}
+        self._groups: dict[str, _Group] = {}
+        # By priority: the visible messages without a group; and the next message of each group that may go, by its id,
+        # or by the group's turn.
+        self._lanes = [plain, *(MidSet() for _ in range(1, PRIORITIES))]
+        self._heads = [MidMap() for _ in range(PRIORITIES)]
+        self._turn = 0  # the last turn that was given
+        self._turns = [0] * PRIORITIES  # when the messages of a lane have their turn
+
+    def __bool__(self) -> bool:
+        """Tells whether there is a message with a priority or a group. Without one, no order is needed."""
+        return bool(self._ranked)
+
+    # -- which is next
+
+    def first(self) -> int | None:
+        """Returns the message that is handed out next, None if none may be."""
+        for priority in range(PRIORITIES - 1, -1, -1):
+            lane, heads = self._lanes[priority], self._heads[priority]
+            if not heads.count:
+                if lane.count:
+                    return lane.first()
+                continue
+            turn, free = heads.first() or 0, lane.first()
+            if free is not None and (self._turns[priority] if self._fair else free) < turn:
+                return free
+            return heads.get(turn)
+        return None
+
+    @property
+    def count(self) -> int:
+        """The number of messages that may be handed out at once, without those of a group behind its next one."""
+        return sum([lane.count for lane in self._lanes]) + sum([heads.count for heads in self._heads])
+
+    def priority_of(self, mid: int) -> int:
+        ranked = self._ranked.get(mid)
+        return 0 if ranked is None else ranked.priority
+
+    def is_free(self, mid: int) -> bool:
+        """Tells whether a visible message may be taken together with the visible ones of its group that are older."""
+        ranked = self._ranked.get(mid)
+        if ranked is None or ranked.group is None:
+            return True
+        group = ranked.group
+        return not group.out and not self._waits(group, mid)
+
+    def may_go(self, mid: int) -> bool:
+        """Tells whether a visible message may be handed out before those that are next."""
+        ranked = self._ranked.get(mid)
+        if ranked is None or ranked.group is None:
+            return True
+        return ranked.group.out < self._most and (self._most > 1 or ranked.group.offered == mid)
+
+    def _waits(self, group: _Group, mid: int) -> bool:
+        """Tells whether an older message of the group keeps a visible one back, as a strict order asks: one that was
+        given back, and is delayed."""
+        older = group.delayed.first() if self._most == 1 else None
+        return older is not None and older < mid
+
+    # -- changes
+
+    def rank(self, mid: int, priority: int, group: str) -> None:
+        """Gives a message that is not there yet its priority, and its group, empty for none."""
+        found: _Group | None = None
+        if group:
+            found = self._groups.get(group)
+            if found is None:
+                found = self._groups[group] = _Group(group)
+        self._ranked[mid] = _Ranked(priority, found)
+
+    def set(self, mid: int, state: int) -> None:
+        """Notes the state of a message after a change, 0 if it is gone."""
+        ranked = self._ranked.get(mid)
+        if ranked is None:
+            if state == READY:
+                self._lanes[0].add(mid)
+            else:
+                self._discard(0, mid)
+            return
+        before, ranked.state = ranked.state, state
+        if not state:
+            del self._ranked[mid]
+        if ranked.group is not None:
+            self._set_in(ranked.group, mid, before, state)
+        elif state == READY:
+            self._lanes[ranked.priority].add(mid)
+        elif before == READY:
+            self._discard(ranked.priority, mid)
+
+    def _set_in(self, group: _Group, mid: int, before: int, state: int) -> None:
+        if before == READY:
+            group.ready.discard(mid)
+        elif before == DELAYED:
+            group.delayed.discard(mid)
+        if state == READY:
+            group.ready.add(mid)
+        elif state == DELAYED:
+            group.delayed.add(mid)
+        group.out += (state == OUT) - (before == OUT)
+        self._offer(group)
+
+    def set_all(self, mids: Iterable[int], state: int) -> None:
+        """Notes the same state of many messages."""
+        for mid in mids:
+            self.set(mid, state)
+
+    def _discard(self, priority: int, mid: int) -> None:
+        """Takes a message without a group out of its lane: if it was the next one, the lane has had its turn."""
+        lane = self._lanes[priority]
+        if self._fair and lane.first() == mid:
+            self._turn += 1
+            self._turns[priority] = self._turn
+        lane.discard(mid)
+
+    def _offer(self, group: _Group) -> None:
+        """Puts the next message of a group in line, or takes it out if none may go."""
+        mid = group.ready.first() if group.out < self._most else None
+        if mid is not None and self._waits(group, mid):
+            mid = None
+        if mid != group.offered:
+            if group.offered is not None:
+                self._heads[group.lane].pop(group.turn)
+            group.offered = mid
+            if mid is not None:
+                self._turn += 1
+                group.lane, group.turn = self._ranked[mid].priority, self._turn if self._fair else mid
+                self._heads[group.lane].set(group.turn, mid)
+        if not (group.ready.count or group.delayed.count or group.out):
+            self._groups.pop(group.name, None)
+
+    def configure(self, most: int, *, fair: bool) -> None:
+        """Changes the rules for all messages. most, fair: see `__init__`."""
+        for group in self._groups.values():
+            group.offered = None
+        self._most, self._fair = most, fair
+        self._heads = [MidMap() for _ in range(PRIORITIES)]
+        self._turn, self._turns = 0, [0] * PRIORITIES
+        for group in list(self._groups.values()):
+            self._offer(group)
