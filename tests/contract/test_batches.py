@@ -24,7 +24,7 @@ ATTEMPT = 10**18 - 1
 
 
 def stage(engine: Engine, *found: bytes, batch: int = 0, part: int = 0, attempt: int = 0, producer: str = "p") -> None:
-    engine.queue("q").batches.stage(producer, (batch, part, attempt), found)
+    engine.queue("q").batches.stage(producer, (batch, part, attempt), list(map(Draft, found)))
     engine.commit()
 
 

@@ -217,7 +217,7 @@ def test_history(tmp_path: Path) -> None:
     acknowledge(engine, 1)
     claim(engine, 2)
     engine.queue("q").purge(other, 10)
-    engine.queue("q").batches.stage("p", (0, 0, 0), [b"12"])
+    engine.queue("q").batches.stage("p", (0, 0, 0), list(map(Draft, [b"12"])))
     engine.queue("q").batches.publish("p", 0, [(0, 0)])
     [staged] = engine.queue("q").list_mids(State.ALL, 10, -1)
     engine.close()

@@ -9,11 +9,13 @@ from support.power_loss.claims import acknowledge, claim, release, show
 from support.storage.crashing import Place, segments_of
 from support.storage.engines import maintenance_of
 
+from qs_storage.engine import Draft
+
 OPERATIONS: dict[str, Callable[[Place], object]] = {
     "claim": lambda place: claim(place.engine, "c", 2, 2),
     "acknowledge": lambda place: acknowledge(place.engine, "c", 1),
     "release": lambda place: release(place.engine, "c", 1),
-    "stage": lambda place: place.engine.queue("q").batches.stage("p", (0, 1, 0), [b"more"] * 2),
+    "stage": lambda place: place.engine.queue("q").batches.stage("p", (0, 1, 0), list(map(Draft, [b"more"] * 2))),
     "publish": lambda place: place.engine.queue("q").batches.publish("p", 0, [(0, 0)]),
     "purge": lambda place: place.engine.queue("q").purge(place.mids("q")[1], 2),
 }
@@ -27,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     place.queue("q")
     place.push("q", *(b"%d" % number for number in range(6)))
     claim(place.engine, "c", 1, 2)
-    place.engine.queue("q").batches.stage("p", (0, 0, 0), [b"staged", b"too"])
+    place.engine.queue("q").batches.stage("p", (0, 0, 0), list(map(Draft, [b"staged", b"too"])))
     place.engine.commit()
     yield place
     place.leave()
@@ -143,7 +145,7 @@ def prepare_to_copy(place: Place) -> int:
     acknowledge(place.engine, "d", 1)
     claim(place.engine, "d", 2, 1)
     for batch in (0, 1):
-        place.engine.queue("q").batches.stage("p", (batch, 0, 0), [b"staged %d" % batch])
+        place.engine.queue("q").batches.stage("p", (batch, 0, 0), list(map(Draft, [b"staged %d" % batch])))
     place.engine.queue("q").batches.publish("p", 0, [(0, 0)])
     place.engine.commit()
     last = place.segments()[-1]

@@ -29,8 +29,8 @@ class Prepared:
             self.clock.tick()
         claim(self.engine, 1, count=2)
         claim(self.engine, 2, count=2)
-        self.engine.queue("q").batches.stage("p", (0, 0, 0), [b"staged 0", b"staged 1"])
-        self.engine.queue("q").batches.stage("p", (0, 1, 0), [b"staged 2"])
+        self.engine.queue("q").batches.stage("p", (0, 0, 0), list(map(Draft, [b"staged 0", b"staged 1"])))
+        self.engine.queue("q").batches.stage("p", (0, 1, 0), list(map(Draft, [b"staged 2"])))
         self.engine.commit()
 
     def crash(self) -> None:
@@ -66,7 +66,7 @@ def _publish(engine: Engine) -> None:
 
 
 def _stage(engine: Engine) -> None:
-    engine.queue("q").batches.stage("other", (0, 2, 0), [b"other"])
+    engine.queue("q").batches.stage("other", (0, 2, 0), list(map(Draft, [b"other"])))
     engine.commit()
 
 

@@ -11,7 +11,7 @@ from support.storage.broken_journals import Session, flip, middle_of, small_plac
 from support.storage.engines import LOTS
 
 from qs_storage.disk import Disk
-from qs_storage.engine import Engine, Options, Receipt, State, StorageError
+from qs_storage.engine import Draft, Engine, Options, Receipt, State, StorageError
 from qs_storage.journal.log import pool
 from qs_storage.journal.log.frames import BLOCK
 from qs_storage.journal.log.opening import JournalDamagedError
@@ -180,7 +180,7 @@ def test_staged_messages_have_their_ids(root: Path) -> None:
     still when the queue of the batch is removed."""
     session = opened(root, "orders", "mail")
     batches = session.engine.queue("orders").batches
-    batches.stage("p", (1, 0, 0), [b"one", b"two"])
+    batches.stage("p", (1, 0, 0), list(map(Draft, [b"one", b"two"])))
     batches.publish("p", 1, [(0, 0)])
     session.engine.commit()
     one, two = sorted(table_of(session, "orders").index.messages.after(-1, 9))

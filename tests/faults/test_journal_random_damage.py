@@ -22,7 +22,16 @@ from support.storage.broken_journals import Recovered, Session, recover, small_p
 from support.storage.engines import LOTS
 
 from qs_storage.disk import Disk
-from qs_storage.engine import NoRoomError, Options, OtherMessageError, QueueFullError, Receipt, State, StorageError
+from qs_storage.engine import (
+    Draft,
+    NoRoomError,
+    Options,
+    OtherMessageError,
+    QueueFullError,
+    Receipt,
+    State,
+    StorageError,
+)
 from qs_storage.journal.log import records
 from qs_storage.journal.log.frames import BLOCK
 from qs_storage.journal.log.places import segment_of, start_of
@@ -116,7 +125,7 @@ class World:
                 self._batch += 1
                 payloads = [self.payload() for _ in range(rng.randrange(4))]
                 batches = engine.queue("claimed").batches
-                batches.stage("p", (self._batch, 0, 0), payloads)
+                batches.stage("p", (self._batch, 0, 0), list(map(Draft, payloads)))
                 if rng.random() < 0.7:
                     before = set(self.live("claimed"))
                     batches.publish("p", self._batch, [(self._batch and 0, 0)])

@@ -157,7 +157,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         if batch < 0:
             return
         payloads = self.payloads(count)
-        self.bench.engine.queue("q").batches.stage("p", (batch, part, 7), payloads)
+        self.bench.engine.queue("q").batches.stage("p", (batch, part, 7), list(map(Draft, payloads)))
         self.bench.engine.commit()
         if batch > self.model.published["p"]:
             self.staged.setdefault((batch, part, 7), []).extend(payloads)

@@ -7,7 +7,7 @@ separate for each principal.
 import qs_schemas as wire
 from qs_schemas import Message, errors
 from qs_serving.access.caller import NotAllowedError
-from qs_storage.engine import Batches, Claim, Claims, UnsupportedError
+from qs_storage.engine import Batches, Claim, Claims, Draft, UnsupportedError
 from qs_storage.names import owned_name, split_name
 
 from ..broker.jobs import Pause
@@ -93,9 +93,9 @@ def stage_messages(service: Service, request: wire.StageMessages) -> Message:
         if draft.delay is not None or draft.key is not None:
             raise BadRequestError("a staged message has neither a 'delay' nor a 'key'")
     name = (request.batch or 0, request.part or 0, request.attempt or 0)
-    payloads = [d.payload.encode() if isinstance(d.payload, str) else d.payload for d in request.messages]
-    _batches(service, request).stage(_producer(service, request), name, payloads)
-    return wire.StageMessages(request.qid, request.producer, count=len(payloads))
+    drafts = [Draft(d.payload.encode() if isinstance(d.payload, str) else d.payload) for d in request.messages]
+    _batches(service, request).stage(_producer(service, request), name, drafts)
+    return wire.StageMessages(request.qid, request.producer, count=len(drafts))
 
 
 def publish_staged(service: Service, request: wire.PublishStaged) -> Message:

@@ -70,7 +70,9 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
     payload = request.payload if isinstance(request.payload, bytes) else _bytes(request.payload)
     key = None if request.key is None else service.owned(request.key)
     queue = service.storage.queue(request.qid or "")
-    return wire.PushMessage(request.qid, mid=queue.push([_new(Draft, (payload, delay, key))])[0])
+    return wire.PushMessage(
+        request.qid, mid=queue.push([_new(Draft, (payload, delay, key, False, 0, None, "", ()))])[0]
+    )
 
 
 def get_message(service: Service, request: wire.GetMessage) -> Message | Answer:

@@ -317,7 +317,7 @@ class _Run:
         producer = self.rng.choice(_PRODUCERS)
         name = self.model.published[producer] + self.rng.choice((1, 1, 1, 0)), self.rng.randint(0, 2), 10**18 - 1
         payloads = [self._payload() for _ in range(self.rng.randint(0, 4))]
-        self.engine.queue("q").batches.stage(producer, name, payloads)
+        self.engine.queue("q").batches.stage(producer, name, list(map(Draft, payloads)))
         if name[0] > self.model.published[producer]:
             self.staged[producer].setdefault(name, []).extend(payloads)
         return f"stage {len(payloads)} as {name} of {producer}", None

@@ -194,7 +194,8 @@ class World:
     def stage(self) -> None:
         """Stages a part of a batch, now and then without messages."""
         name = self.last + self.random.randrange(2), self.random.randrange(3), 0
-        self.queue("cold").batches.stage("p", name, [self.random.randbytes(100)] * self.random.randrange(3))
+        staged = [Draft(self.random.randbytes(100))] * self.random.randrange(3)
+        self.queue("cold").batches.stage("p", name, staged)
 
     def publish(self) -> None:
         known = self.queue("cold").batches.producers.get("p")

@@ -187,9 +187,9 @@ def build(root: Path, durability: Durability = Durability.ALWAYS) -> None:
     engine.queue("claimed").claims.claim("c", 1, 1, None, None)
     engine.queue("claimed").claims.claim("c", 2, 1, None, None)
     engine.queue("claimed").claims.claim("d", 1, 1, None, None)
-    engine.queue("claimed").batches.stage("p", (0, 0, 0), [b"published early"])
+    engine.queue("claimed").batches.stage("p", (0, 0, 0), list(map(Draft, [b"published early"])))
     engine.queue("claimed").batches.publish("p", 0, [(0, 0)])
-    engine.queue("claimed").batches.stage("p", (1, 0, 0), [b"published late", b"", b"published last"])
+    engine.queue("claimed").batches.stage("p", (1, 0, 0), list(map(Draft, [b"published late", b"", b"published last"])))
     engine.queue("orders").delete(Receipt(session.receive("orders")))
     engine.commit()
     for _ in range(12):  # what is written and gone again is compacted

@@ -14,7 +14,7 @@ from ...engine import Draft, Headers
 
 _FIXED = Struct("<BQ16sIH")
 LAYOUT = "priority (1), expires (8), key (16), bytes of headers (4), length (2), group in UTF-8"
-"""The fields of packed attributes, as in the table of docs/journal.md."""
+"""The fields of packed attributes, as docs/journal.md has them."""
 _NO_KEY = bytes(16)
 
 

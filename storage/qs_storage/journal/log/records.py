@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Protocol, Self
 from zlib import crc32
 
 from ...engine import Origin
-from .attributes import LAYOUT as _ATTRIBUTES_LAYOUT
 from .attributes import Attributes, attributes_end, read_attributes
 
 HEAD = Struct("<II")
@@ -241,7 +240,7 @@ class Attributed(Push):
     """A pushed message with attributes. payload: the content, which begins with the headers."""
 
     KIND = 22
-    LAYOUT = f"number (4), id (8), visible (8), key (16), time (8), {_ATTRIBUTES_LAYOUT}, headers, payload"
+    LAYOUT = "number (4), id (8), visible (8), key (16), time (8), attributes, headers, payload"
     attributes: Attributes
 
     @classmethod
@@ -367,7 +366,7 @@ class Key(Record):
 _FLAGS_AT = 25
 """The byte of the flags in MOVED, LETTER and SHARED."""
 _DELAYED, _WITH_ATTRIBUTES = 1, 2
-_FLAGGED = "number (4), id (8), receives (4), visible (8), flags (1): 1 delayed, 2 attributes follow"
+_FLAGGED = "number (4), id (8), receives (4), visible (8), flags (1)"
 
 
 def flags_of(delayed: bool, attributes: Attributes | None) -> int:
@@ -396,7 +395,7 @@ class Moved(OfMessage):
 
     KIND = 9
     FORMAT = Struct("<BIQIQB")
-    LAYOUT = f"{_FLAGGED} (as in ATTRIBUTED), headers, payload"
+    LAYOUT = f"{_FLAGGED}, attributes, headers, payload"
     MORE = True
     receives: int
     visible: int
@@ -449,7 +448,7 @@ class Letter(OfMessage):
 
     KIND = 8
     FORMAT = Struct("<BIQIQB")
-    LAYOUT = f"{_FLAGGED} (as in ATTRIBUTED) after the origin, {_ORIGIN_LAYOUT}, headers, payload"
+    LAYOUT = f"{_FLAGGED}, {_ORIGIN_LAYOUT}, attributes, headers, payload"
     MORE = True
     receives: int
     visible: int
@@ -487,7 +486,7 @@ class Shared(OfMessage):
 
     KIND = 10
     FORMAT = Struct("<BIQIQBQII")
-    LAYOUT = f"{_FLAGGED} (as in ATTRIBUTED) at the end, place (8), size (4), source (4)"
+    LAYOUT = f"{_FLAGGED}, place (8), size (4), source (4), attributes"
     MORE = True
     receives: int
     visible: int
@@ -524,10 +523,7 @@ class Transfer(OfMessage):
 
     KIND = 18
     FORMAT = Struct("<BIQIQQI")
-    LAYOUT = (
-        f"number (4), id (8), source (4), replaced (8), place (8), size (4), {_ORIGIN_LAYOUT}, attributes (as in "
-        "ATTRIBUTED) if the message has any"
-    )
+    LAYOUT = f"number (4), id (8), source (4), replaced (8), place (8), size (4), {_ORIGIN_LAYOUT}, attributes"
     MORE = True
     source: int
     replaced: int
@@ -638,8 +634,8 @@ class Staged(Record):
     KIND = 14
     FORMAT = Struct("<BIQQQIHB")
     LAYOUT = (
-        "number (4), batch (8), part (8), attempt (8), position (4), length (2), 1 if attributes follow (1), producer, "
-        "attributes (as in ATTRIBUTED), headers, payload"
+        "number (4), batch (8), part (8), attempt (8), position (4), length (2), flag (1), producer, attributes, "
+        "headers, payload"
     )
     MORE = True
     batch: int

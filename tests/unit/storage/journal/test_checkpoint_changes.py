@@ -82,7 +82,8 @@ class Churn:
     def _stage(self, qid: str) -> None:
         batches = self.place.engine.queue(qid).batches
         if self.random.random() < 0.7:
-            batches.stage("p", (self._batch, self.random.randrange(2), 0), [b"staged"] * self.random.randrange(3))
+            staged = [Draft(b"staged")] * self.random.randrange(3)
+            batches.stage("p", (self._batch, self.random.randrange(2), 0), staged)
         else:
             known = batches.producers.get("p")
             names = [] if known is None else [name[1:] for name in known.staged if name[0] == self._batch]

@@ -93,10 +93,10 @@ def test_claims_batches_and_files_are_said_again(session: LogSession) -> None:
     cold.claims.claim("c", 1, 1, None, None)
     cold.claims.acknowledge("c", 1)
     cold.claims.claim("c", 2, 2, None, None)
-    cold.batches.stage("p", (1, 0, 0), [b"published"])
+    cold.batches.stage("p", (1, 0, 0), list(map(Draft, [b"published"])))
     cold.batches.publish("p", 1, [(0, 0)])
     cold.batches.stage("p", (2, 0, 0), [])
-    cold.batches.stage("p", (2, 1, 0), [b"staged"])
+    cold.batches.stage("p", (2, 1, 0), list(map(Draft, [b"staged"])))
     session.engine.commit()
     last = session.store.log.number
     churn(session, 20)

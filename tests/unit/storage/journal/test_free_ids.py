@@ -19,7 +19,7 @@ def test_far_ids_are_passed_by(tmp_path: Path) -> None:
     queue.push([Draft(b"1"), Draft(b"2")])
     queue.push([Draft(b"3", key="k"), Draft(b"4", delay=1)])
     assert queue.batches is not None
-    queue.batches.stage("p", (1, 0, 0), [b"5", b"6"])
+    queue.batches.stage("p", (1, 0, 0), list(map(Draft, [b"5", b"6"])))
     queue.batches.publish("p", 1, [(0, 0)])
     place.engine.commit()
     expected = [*range(EPOCH, EPOCH + 6), FAR, MAX_MID]

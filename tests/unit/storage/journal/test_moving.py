@@ -104,7 +104,7 @@ def moved_copied_and_moved_on(session: Session) -> None:
 
 def staged_published_and_moved(session: Session) -> None:
     batches = session.queue("q").batches
-    batches.stage("p", (1, 0, 0), [PAYLOAD])
+    batches.stage("p", (1, 0, 0), list(map(Draft, [PAYLOAD])))
     session.pause()
     batches.publish("p", 1, [(0, 0)])
     session.pause()

@@ -11,7 +11,7 @@ from support.storage.calls import next_due
 from support.storage.crashing import segments_of
 from support.storage.engines import Bench, FaultyDisk, always, journal_engine
 
-from qs_storage.engine import SECOND, Durability, Engine, NoSuchPartError, Receipt, Stats
+from qs_storage.engine import SECOND, Draft, Durability, Engine, NoSuchPartError, Receipt, Stats
 from qs_storage.journal.queues.queue import LogQueue
 
 CHANGES: dict[str, Callable[[Engine, Receipt], object]] = {
@@ -124,7 +124,7 @@ def test_a_part_that_is_refused_is_not_staged(bench: Bench, disk: FaultyDisk) ->
     """There is no room for its messages: a batch that wants them is not published without them."""
     disk.arm(1, errno.ENOSPC, "_pwrite", lasting=True)
     with pytest.raises(OSError, match="space"):
-        bench.engine.queue("q").batches.stage("p", (1, 1, 1), [bytes(1 << 20)])
+        bench.engine.queue("q").batches.stage("p", (1, 1, 1), list(map(Draft, [bytes(1 << 20)])))
     disk.disarm()
     bench.engine.commit()
     with pytest.raises(NoSuchPartError):

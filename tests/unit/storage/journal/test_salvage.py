@@ -6,6 +6,7 @@ import pytest
 
 from qs_storage.engine import Origin
 from qs_storage.journal.log import records
+from qs_storage.journal.log.attributes import Attributes
 from qs_storage.journal.log.frames import BLOCK, FRAME_HEAD, pack_frame_head, padded, seed
 from qs_storage.journal.log.records import HEAD, KINDS, Record, name_of
 from qs_storage.journal.rescue.salvage import Hole, body_at, read_pieces
@@ -18,6 +19,7 @@ RECORDS: list[Record] = [
     records.Changed(1, 2, 3, 4, False),
     records.Delete(1, 2),
     records.Remove(1),
+    records.Attributed(1, 2, 3, b"k" * 16, 4, b"payload", Attributes(5, 6, b"u" * 16, 2, "group")),
     records.Key(1, 2, b"k" * 16, 3),
     records.Moved(1, 2, 3, 4, False, b"payload"),
     records.Letter(1, 2, 3, 4, False, ORIGIN, b"payload"),

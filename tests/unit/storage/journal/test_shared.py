@@ -9,7 +9,7 @@ from support.storage.crashing import segments_of
 from support.storage.engines import Bench, compact, journal_engine
 
 from qs_storage.directories import DirectoriesEngine
-from qs_storage.engine import Durability, Engine, Receipt, State
+from qs_storage.engine import Draft, Durability, Engine, Receipt, State
 from qs_storage.journal.queues.store import PayloadStore
 from qs_storage.journal.upkeep.checkpoint import Snapshot
 
@@ -153,7 +153,7 @@ def test_copies_outlive_the_queue_to_which_they_were_staged(tmp_path: Path, monk
     batches = bench.engine.queue("a").batches
     assert batches is not None
     payloads = [bytes([number]) * 1000 for number in range(10)]
-    batches.stage("p", (1, 0, 1), payloads)
+    batches.stage("p", (1, 0, 1), list(map(Draft, payloads)))
     batches.publish("p", 1, [(0, 1)])
     mids = bench.engine.queue("a").list_mids(State.ALL, 100, -1)
     for mid in mids:

@@ -76,7 +76,7 @@ def test_places_are_those_in_the_segment(session: Session) -> None:
 REFUSED: dict[str, Callable[[LogQueue, int], object]] = {
     "push": lambda queue, mid: queue.push([Draft(bytes(1 << 16))]),
     "push with keys": lambda queue, mid: queue.push([Draft(bytes(1 << 15), 0, "k"), Draft(bytes(1 << 15), 5, "l")]),
-    "stage": lambda queue, mid: queue.batches.stage("new", (1, 0, 0), [bytes(1 << 16)]),
+    "stage": lambda queue, mid: queue.batches.stage("new", (1, 0, 0), list(map(Draft, [bytes(1 << 16)]))),
     "release": lambda queue, mid: queue.release(Receipt(mid), 0, reason="x" * 1000),
     "extend": lambda queue, mid: queue.extend(Receipt(mid), 5),
     "delete": lambda queue, mid: queue.delete(Receipt(mid)),
@@ -97,7 +97,7 @@ def test_a_refusal_changes_nothing(session: Session, monkeypatch: pytest.MonkeyP
     queue = session.create("full", dead_letter="q", max_receives=5)
     queue.push([Draft(b"claimed")])
     queue.claims.claim("c", 1, 1, None, None)
-    queue.batches.stage("p", (1, 0, 0), [b"staged"])
+    queue.batches.stage("p", (1, 0, 0), list(map(Draft, [b"staged"])))
     [mid, _] = queue.push([Draft(b"in flight"), Draft(b"visible")])
     session.engine.commit()
     queue.take(mid, SECOND)
@@ -244,7 +244,7 @@ def act(session: Session, name: str, number: int, other: int) -> None:
             state = claims.consumers.get(consumer)
             claims.release(consumer, max(state.claims, default=1) if state else 1)
         case "stage":
-            batches.stage("p", part, [b"staged %d" % number] * (number % 3))
+            batches.stage("p", part, list(map(Draft, [b"staged %d" % number] * (number % 3))))
         case "publish":
             state_p = batches.producers.get("p")
             names = sorted(state_p.staged) if state_p else []

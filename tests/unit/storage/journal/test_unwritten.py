@@ -28,7 +28,7 @@ def test_staged_and_published(bench: Bench) -> None:
     """A batch is handed out in the batch that stages and publishes it."""
     bench.queue()
     batches = bench.engine.queue("q").batches
-    batches.stage("p", (0, 0, 0), [b"1", b"2"])
+    batches.stage("p", (0, 0, 0), list(map(Draft, [b"1", b"2"])))
     batches.publish("p", 0, [(0, 0)])
     assert [message.payload for message in bench.engine.receive(["q"], 10, None, 100)] == [b"1", b"2"]
     bench.engine.commit()
