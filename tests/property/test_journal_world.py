@@ -26,6 +26,17 @@ _KINDS = {
     "keyed": _USUAL | {"push_keyed": 1, "redrive": 0.5},
     "shared": _USUAL | {"copy": 0.5, "make_again": 0.1, "redrive": 0.2},
     "claims": _USUAL | {"claim": 0.3, "acknowledge": 0.2, "end_claim": 0.1, "stage": 0.3, "publish": 0.1},
+    "attributed": _USUAL
+    | {"push_attributed": 2, "set_limits": 0.2, "copy": 0.4, "redrive": 0.5, "receive_others": 0.5, "wait": 0.1},
+    "attributed claims": _USUAL
+    | {
+        "push_attributed": 1,
+        "claim": 0.3,
+        "acknowledge": 0.2,
+        "end_claim": 0.2,
+        "stage_attributed": 0.5,
+        "publish": 0.2,
+    },
     "old": _USUAL | {"push_old": 0.6, "retire": 0.3, "receive_others": 0.5, "redrive": 0.3, "put_files": 0.1},
 }
 

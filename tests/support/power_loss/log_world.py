@@ -5,7 +5,7 @@ import random
 import shutil
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, product
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from support.storage.engines import FaultyDisk, JournalEngine, ManualClock, main
 
 _QUEUES = ("cold", "hot", "copies", "others", "dead", "old")
 _OPTIONS = {"cold": Options(visibility=1000, dead_letter="dead", max_receives=3), "old": Options(retention=3000)}
+_LIFETIMES = (None, None, 3000, 10**6, 10**9)
 
 
 class KeepingDisk(FaultyDisk):
@@ -102,6 +103,35 @@ class World:
     def push_keyed(self) -> None:
         """Pushes with keys, some of which were used before."""
         self.queue("cold").push([Draft(b"keyed", 0, str(self.random.randrange(100)))])
+
+    def _attributed(self) -> Draft:
+        chance = self.random
+        headers = tuple((f"h{at}", chance.choice("xyzü") * chance.randrange(40)) for at in range(chance.randrange(3)))
+        return Draft(
+            chance.randbytes(chance.randrange(200)),
+            priority=chance.choice((0, 0, 3, 9)),
+            expires=chance.choice(_LIFETIMES),
+            group=chance.choice(("", "a", "b", "größe")),
+            headers=headers,
+        )
+
+    def push_attributed(self) -> None:
+        """Pushes with all kinds of attributes, some of which have keys that count while their message is there."""
+        drafts = [self._attributed() for _ in range(self.random.randrange(1, 4))]
+        if self.random.random() < 0.3:
+            drafts.append(self._attributed()._replace(key=str(self.random.randrange(5)), unique=True))
+        self.queue(self.random.choice(("cold", "old"))).push(drafts)
+
+    def stage_attributed(self) -> None:
+        name = self.last + self.random.randrange(2), self.random.randrange(3), 0
+        self.queue("cold").batches.stage("p", name, [self._attributed() for _ in range(self.random.randrange(3))])
+
+    def set_limits(self) -> None:
+        for qid in ("cold", "old", "copies"):
+            options = replace(self.queue(qid).options, group_in_flight=self.random.choice((None, 2)))
+            options.max_in_flight = self.random.choice((None, 3))
+            options.fair = self.random.random() < 0.5
+            self.engine.configure(qid, options)
 
     def push_hot(self) -> None:
         for mid in self.queue("hot").push([Draft(bytes(self.random.randrange(7000)))] * self.random.randrange(1, 4)):
@@ -262,7 +292,15 @@ def state_of(engine: JournalEngine, now: int) -> dict[str, object]:
         queue.expire()
         table = queue
         found[qid] = [
-            (mid, queue.payload_of(mid), table.state_of(mid), table.origins.get(mid), table.reasons.get(mid))
+            (
+                mid,
+                queue.payload_of(mid),
+                queue.headers_of(mid),
+                table.state_of(mid),
+                table.origins.get(mid),
+                table.reasons.get(mid),
+                table.attributes.get(mid),
+            )
             for mid in table.index.messages.after(-1, 10_000)
         ]
         found[f"{qid} keys"] = sorted((e.key, e.mid) for e in queue.keys.entries.values() if e.at > now - WINDOW)
@@ -272,9 +310,22 @@ def state_of(engine: JournalEngine, now: int) -> dict[str, object]:
             for name, producer in queue.batches.producers.items()
             if producer.last >= 0 or producer.staged
         }
+        found[f"{qid} order"] = order_of(queue)
+        found[f"{qid} unique"] = queue.unique
+        found[f"{qid} ends"] = {mid: queue.ends.get(mid) for mid in queue.ends.after(-1, 10_000)}
         found[f"{qid} last"] = queue.last_mid
         found[f"{qid} taken"] = sorted(queue.taken)
     return found
+
+
+def order_of(queue: LogQueue) -> object:
+    """Returns what an order knows, but for the turns of groups, which begin anew with each start."""
+    order = queue.index.order
+    if order is None:
+        return None
+    ranked = {mid: (each.priority, each.state, each.group and each.group.name) for mid, each in order._ranked.items()}
+    groups = {name: (each.out, each.offered, each.ready.copy()) for name, each in order._groups.items()}
+    return ranked, groups, [lane.copy() for lane in order._lanes], order.count
 
 
 def check_usage(engine: JournalEngine) -> None:
@@ -287,6 +338,7 @@ def check_usage(engine: JournalEngine) -> None:
             places[table.places.get(mid) or 0] = table.index.size(mid)
             if (reason := table.reasons.get(mid)) is not None:
                 live[(table.places.get(mid) or 0) >> 32] += reason_size(reason)
+            live[(table.places.get(mid) or 0) >> 32] += table.attributes_size((mid,))
         for producer in queue.batches.producers.values():
             places.update(place for part in producer.staged.values() for place in part.values())
         for entry in queue.keys.entries.values():
