@@ -1,5 +1,5 @@
-"""The order and the limits of a queue of the journal against a model in memory: priorities, groups, lifetimes, keys that
-count while their message is there, the most messages that are out; through restarts, kills and failed commits."""
+"""The order and the limits of a queue of the journal against a model in memory: priorities, groups, lifetimes, keys
+that count while their message is there, the most messages that are out; through restarts, kills and failed commits."""
 
 import contextlib
 import copy
