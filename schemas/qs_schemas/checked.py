@@ -9,7 +9,7 @@ name with a `_` in front, since each request would pay for a check that finds no
 
 import dataclasses
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, overload
@@ -47,13 +47,29 @@ def _texts(name: str, value: Any) -> Any:
     return [text(name, entry) for entry in value]
 
 
+def _texts_by_name(name: str, value: Any) -> Any:
+    """Returns a dict of text, by text. Returns a dict that holds only text itself, so that the caller may go on to fill
+    the dict."""
+    if value is None or (type(value) is dict and all(type(part) is str for entry in value.items() for part in entry)):
+        return {} if value is None else value
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a mapping of text to text, not {type(value).__name__}")
+    return {text(name, key): text(name, entry) for key, entry in value.items()}
+
+
 def _check_of(hint: Any) -> _Check | None:
     """Returns the function that checks the values of a field, or None if the field does not hold text."""
     if hint is str:
         return text
     if isinstance(hint, types.UnionType) and set(get_args(hint)) == {str, types.NoneType}:
         return _text_or_none
+    if get_origin(hint) is dict and get_args(hint) == (str, str):
+        return _texts_by_name
     return _texts if get_origin(hint) is list and get_args(hint) == (str,) else None
+
+
+_OF_SEVERAL = (_texts, _texts_by_name)
+"""The checks of values that are no str themselves."""
 
 
 @overload
@@ -99,7 +115,7 @@ def _equal(self: Any, other: Any) -> Any:
 
 
 def _setter(name: str, check: _Check, store: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    if check is _texts:
+    if check in _OF_SEVERAL:
         return lambda message, value: store(message, check(name, value))
     return lambda message, value: store(message, value if value.__class__ is str else check(name, value))
 
@@ -118,7 +134,7 @@ def _constructor(cls: type[Any], checks: dict[str, _Check]) -> Callable[..., Non
         if name in checks:
             scope[f"check_{name}"] = checks[name]
             value = f"check_{name}({name!r}, {name})"
-            if checks[name] is not _texts:  # most values are a str already, and a call takes time
+            if checks[name] not in _OF_SEVERAL:  # most values are a str already, and a call takes time
                 value = f"{name} if {name}.__class__ is str else {value}"
             if checks[name] is _text_or_none:
                 value = f"None if {name} is None else {value}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from .errors import BAD_REQUEST, NOT_FOUND, ErrorCode
+from .headers import checked_headers
 from .limits import REASON
 from .messages import (
     OPERATIONS,
@@ -18,6 +19,7 @@ from .messages import (
     Figure,
     Message,
     Part,
+    PushMessage,
     QueueInfo,
     QueueOptions,
     QueueStats,
@@ -25,10 +27,23 @@ from .messages import (
     SetQueue,
 )
 from .text import from_base64
-from .wire import CLAIM, DELIVERY, DRAFT, MID, NAMESPACE, OP, OPTIONS, PART, QUEUE, Kind, attribute, fields_of, strip
+from .wire import (
+    CLAIM,
+    DELIVERY,
+    DRAFT,
+    NAMESPACE,
+    OPTIONS,
+    PART,
+    QUEUE,
+    Kind,
+    attribute,
+    attributes_of,
+    fields_of,
+    strip,
+)
 
 NS = f"{{{NAMESPACE}}}"
-_MID, _ENTRY = f"{NS}mid", f"{NS}message"
+_MID, _ENTRY, _PAYLOAD = f"{NS}mid", f"{NS}message", f"{NS}payload"
 _AN_ID = re.compile("[0-9]{1,18}")
 _NO_ID = 0
 """The list's entry for an id that this protocol cannot have. No message has it."""
@@ -70,8 +85,8 @@ _Read = Callable[[Element], Any]
 _Reader = Callable[[_Values, Element], None]
 
 
-def _kinds(kinds: dict[str, Kind], fields: frozenset[str] | None = None) -> _Kinds:
-    return {attribute(field): (field, read) for field, (read, _) in kinds.items() if fields is None or field in fields}
+def _kinds(kinds: dict[str, Kind]) -> _Kinds:
+    return {attribute(field): (field, read) for field, (read, _) in kinds.items()}
 
 
 def _read_attributes(element: Element, kinds: _Kinds, values: _Values) -> None:
@@ -173,18 +188,35 @@ def _payload_reader(inline: Callable[[Element], str]) -> _Read:
     return payload
 
 
-def _draft_reader(payload: _Read) -> _Read:
-    return lambda element: Draft(payload(element[0]), **_values(element, _DRAFT))
+def _given_headers(element: Element) -> dict[str, str]:
+    """Reads the headers that a producer gives. Raises RefusedError if they are not allowed."""
+    try:
+        return checked_headers((header.get("name"), header.text or "") for header in element)
+    except ValueError as error:
+        raise RefusedError(str(error)) from None
 
 
-def _delivery_reader(payload: _Read) -> _Read:
-    def delivery(element: Element) -> Delivery:
-        values = _values(element, _DELIVERY)
-        if "mid" not in values:
+def _headers(element: Element) -> dict[str, str]:
+    """Reads the headers of a message that was delivered."""
+    return {header.get("name"): header.text or "" for header in element}
+
+
+def _entry_reader(cls: type[Draft] | type[Delivery], payload: _Read) -> _Read:
+    """Makes the reader of a `message`, whose children come in any order."""
+    kinds, headers = (_DRAFT, _given_headers) if cls is Draft else (_DELIVERY, _headers)
+
+    def entry(element: Element) -> Draft | Delivery:
+        values = _values(element, kinds)
+        for child in element:
+            if child.tag == _PAYLOAD:
+                values["payload"] = payload(child)
+            else:
+                values["headers"] = headers(child)
+        if cls is Delivery and "mid" not in values:
             raise RefusedError("a message of an answer has no 'mid'")
-        return Delivery(payload=payload(element[0]), **values)
+        return cls(**values)
 
-    return delivery
+    return entry
 
 
 # -- where the parts of a document stand in a message ---------------------------------------------------------------
@@ -309,14 +341,17 @@ def _plan(cls: type[Message], payload: _Read) -> Plan:
         children["options"] = _field_reader("options", _options_reader(removes=cls is SetQueue))
     if "payload" in fields:
         children["payload"] = _field_reader("payload", payload)
+    if "headers" in fields:
+        children["headers"] = _field_reader("headers", _given_headers if cls is PushMessage else _headers)
+    of_op, of_mid = attributes_of(cls)
     if "mid" in fields:
-        children["mid"] = _mid_reader(_kinds(MID, fields), _names(cls, "mid"))
+        children["mid"] = _mid_reader(_kinds(of_mid), _names(cls, "mid"))
     if "queues" in fields:
         children["queues"] = _list_reader("queues", _queue_info if cls is QueueStats else _text)
     if "mids" in fields or "messages" in fields:
         answers = cls.op in ("get-message", "receive-message", "get-claim")
-        read_entry = (_delivery_reader if answers else _draft_reader)(payload)
+        read_entry = _entry_reader(Delivery if answers else Draft, payload)
         children["messages"] = _messages_reader(fields, read_entry, _names(cls, "mids"))
     if "early" in fields:
         children["m"] = _early_reader(children["messages"])
-    return Plan(cls, _kinds(OP, fields), {f"{NS}{name}": reader for name, reader in children.items()})
+    return Plan(cls, _kinds(of_op), {f"{NS}{name}": reader for name, reader in children.items()})

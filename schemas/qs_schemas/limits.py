@@ -15,7 +15,7 @@ DEPTH = 16
 """Elements inside one another. The contract itself needs 5; the rest is for inline XML in a payload."""
 
 ATTRIBUTES = 32
-"""Attributes of one element, namespace declarations included. The contract itself needs 12."""
+"""Attributes of one element, namespace declarations included. The contract itself needs 18."""
 
 ELEMENTS = 20_000
 """Elements, comments, CDATA sections and instructions of one document. A tree costs up to 100 times the bytes of the
@@ -43,16 +43,28 @@ QID = 200
 KEY = 200
 """Characters of the key of a push."""
 
+GROUP = 128
+"""Characters of the name of a group."""
+
+HEADERS = 32
+"""Headers of one message."""
+
+HEADER_BYTES = 8 * 1024
+"""Bytes of the headers of one message in UTF-8, names and texts together: trace contexts, content types and ids of a
+producer's, and not a second payload."""
+
 REASON = 1024
 """Bytes of the reason of a release or a reject, in UTF-8: a line of a traceback, kept in memory with each message that
 has one."""
 
 VALUE = 4096
-"""Characters of a value, the white space around it included: an attribute, a name, a number; not a payload or a token.
+"""Characters of a value, the white space around it included: an attribute, a name, a number; not a payload, a header or
+a token.
 The longest one that is valid has 200. For each white space before a name, libxml2 keeps 50 bytes."""
 
 _ENVELOPE = 3072
-"""Bytes of a push around its payload: the name of a queue and a key of the most characters, escaped, and the tags."""
+"""Bytes of a push without headers around its payload: the name of a queue and a key of the most characters, escaped,
+and the tags."""
 
 
 def binary_payload(document: int) -> int:

@@ -34,6 +34,16 @@ class Draft:
     """Seconds until the message becomes visible."""
     key: str | None = None
     """The idempotency key: for 5 minutes, another push with the same key stores nothing."""
+    unique: bool = False
+    """True if the key counts for as long as the message is in the queue, and no longer."""
+    priority: int | None = None
+    """0 (None means the same) to 9: a message of a higher priority is handed out first."""
+    expires: float | None = None
+    """Seconds after the push from which the message is not handed out any more."""
+    group: str | None = None
+    """The name of what must not overtake itself, at most 128 characters."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Text beside the payload, by name, see `headers.py`."""
 
 
 class ClientState:
@@ -69,6 +79,10 @@ class Delivery(ClientState):
     status: str | None = None
     """None unless the message was peeked at."""
     reason: str | None = None
+    priority: int | None = None
+    group: str | None = None
+    expires_at: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -96,6 +110,14 @@ class QueueOptions:
     """Seconds until a message is visible again after a receive in vain. Each further one doubles them."""
     backoff_max: float | None = None
     """The most seconds that `backoff` grows to."""
+    group_in_flight: int | None = None
+    """The most messages of a group that are out at a time. 1, the default, is strict order within each group."""
+    fair: bool | None = None
+    """True if groups are served in turn, and not by age."""
+    max_in_flight: int | None = None
+    """The most messages of the queue that are out at a time."""
+    rate: float | None = None
+    """The most messages that are handed out a second, more than 0."""
     removed: frozenset[str] = frozenset()
     """The fields whose options a `set-queue` removes. They are written with an empty value, as a missing attribute
     leaves the option alone. A field that has a value is not removed."""
@@ -134,6 +156,8 @@ class QueueInfo:
     """Receives that wait for a message."""
     dead_letter: str | None = None
     """The queue of its dead letters."""
+    limited: str | None = None
+    """The option that keeps all visible messages back now: `max-in-flight`, `rate` or `group-in-flight`."""
 
 
 @dataclass(slots=True)
@@ -332,7 +356,8 @@ class ListMessages(Message):
 
 @checked
 class PushMessage(Message):
-    """Stores a message, or in the list form several messages: either all or none. The answer carries mid or mids."""
+    """Stores a message, or in the list form several messages: either all or none. The answer carries mid or mids.
+    `Draft` documents the fields that both classes have."""
 
     op: ClassVar[str] = "push-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid",), ("payload", "messages"))
@@ -343,10 +368,17 @@ class PushMessage(Message):
     messages: list[Draft] = field(default_factory=list)
     mid: int | None = None
     mids: list[int] = field(default_factory=list)
+    unique: bool = False
+    priority: int | None = None
+    expires: float | None = None
+    group: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
 
     if TYPE_CHECKING:
         _qid: ClassVar[str | None]
         _key: ClassVar[str | None]
+        _group: ClassVar[str | None]
+        _headers: ClassVar[dict[str, str]]
 
 
 @checked
@@ -383,11 +415,21 @@ class GetMessage(Message):
     messages: list[Delivery] = field(default_factory=list)
     more: bool = False
     """True if the other messages did not fit into the document."""
+    priority: int | None = None
+    """The priority of the message, None for 0."""
+    group: str | None = None
+    """The group of the message, None if it has none."""
+    expires_at: int | None = None
+    """The time from which the message is not handed out any more, None for never."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """The text beside the payload, by name. Empty where the answer has no payload."""
 
     if TYPE_CHECKING:
         _dead_from: ClassVar[str | None]
         _dead_reason: ClassVar[str | None]
         _reason: ClassVar[str | None]
+        _group: ClassVar[str | None]
+        _headers: ClassVar[dict[str, str]]
 
     @property
     def text(self) -> str:
@@ -397,7 +439,8 @@ class GetMessage(Message):
 
 @checked
 class ReceiveMessage(Message):
-    """Receives the oldest visible messages of one queue or several. wait: seconds to wait for the first."""
+    """Receives the next messages of one queue or several: of a higher priority first, within one priority the oldest.
+    wait: seconds to wait for the first."""
 
     op: ClassVar[str] = "receive-message"
     required: ClassVar[tuple[tuple[str, ...], ...]] = (("qid", "queues"),)
@@ -407,6 +450,8 @@ class ReceiveMessage(Message):
     wait: float | None = None
     visibility: float | None = None
     messages: list[Delivery] = field(default_factory=list)
+    order: str | None = None
+    """oldest (the default), or given to empty the first queue named before the second is looked at."""
 
 
 @checked

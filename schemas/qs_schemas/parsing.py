@@ -17,20 +17,23 @@ Assumes that the framer has cut out the document and bounded its length, depth, 
 import copy
 import pkgutil
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from lxml import etree
 
 from .errors import BAD_REQUEST, MALFORMED, NOT_IMPLEMENTED, ProtocolError
 from .fields import NS, RefusedError, plans
-from .limits import LIST, REQ, VALUE, Limits
+from .limits import HEADERS, LIST, REQ, VALUE, Limits
 from .messages import Error, Message
 from .text import escape_inline
 from .wire import ANSWERED, NAMESPACE
 
 LIBXML = ".".join(map(str, etree.LIBXML_VERSION))
 """The version of the library that parses."""
-_ROOT, _OP, _PAYLOAD, _ERROR = (f"{NS}{name}" for name in ("qs", "op", "payload", "error"))
+_ROOT, _OP, _PAYLOAD, _ERROR, _MESSAGE, _HEADERS, _HEADER = (
+    f"{NS}{name}" for name in ("qs", "op", "payload", "error", "message", "headers", "header")
+)
 # How many times `list_length` entries each list may have: names are short, and a batch of Spark has thousands of parts.
 _LISTS = {
     f"{NS}messages": 1, f"{NS}m": 1, f"{NS}queues": 10, f"{NS}parts": 10, f"{NS}figures": 10, f"{NS}claims": 10,
@@ -169,6 +172,8 @@ def _message(root: etree._Element, length: int, limits: Limits, serving: bool) -
     for tag, child in children:
         if tag in _LISTS:
             _check_list(child, limits)
+    for headers in _headers_of(root):
+        _check_headers(headers)
     may_be_long = length > VALUE  # no value is longer than its document
     # The usual document has each child once and nothing foreign. For others the schema would log every further fault.
     usual = len(tags) == len(children) and _KINDS.keys() >= tags.keys()
@@ -212,6 +217,27 @@ def _check_list(element: etree._Element, limits: Limits) -> None:
     bound = limits.list_length * _LISTS[element.tag]
     if len(element) > bound:
         raise RefusedError(f"'{_name(element)}' has {len(element)} entries; at most {bound} are taken at once")
+
+
+def _headers_of(root: etree._Element) -> Iterator[etree._Element]:
+    """Yields the elements `headers` of a document, and none that is inline XML of a payload."""
+    for headers in root.iter(_HEADERS):
+        holder: Any = headers.getparent()
+        if holder.tag == _MESSAGE and holder.getparent().tag in _LISTS:
+            holder = holder.getparent().getparent()
+        if holder is root:
+            yield headers
+
+
+def _check_headers(headers: etree._Element) -> None:
+    """Refuses more headers than a message may have, and values that are too long."""
+    if len(headers) > HEADERS:
+        raise RefusedError(
+            f"line {headers.sourceline}: 'headers' has {len(headers)} entries; a message has at most {HEADERS}"
+        )
+    _check_attributes(headers)
+    for header in headers.iterchildren(_HEADER):
+        _check_attributes(header)
 
 
 def _check_request(tags: dict[Any, Any]) -> None:
@@ -269,7 +295,7 @@ def _fault(root: etree._Element, children: list[tuple[Any, Any]], may_be_long: b
         _check_values(root, children)
     lists = [(child, _ENTRIES[tag]) for tag, child in children if tag in _LISTS]
     # lxml may log all faults of a short list: see `_AT_ONCE`.
-    if all(len(child) <= _AT_ONCE for child, _ in lists):
+    if all(len(child) <= _AT_ONCE for child, _ in lists) and sum(map(len, _headers_of(root))) <= _AT_ONCE:
         return None if _SCHEMA.validate(root) else _explain(_SCHEMA.error_log)
     if not _SCHEMA_OF_ENTRIES.validate(root):
         return _explain(_SCHEMA_OF_ENTRIES.error_log)

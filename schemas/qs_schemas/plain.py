@@ -198,7 +198,9 @@ class _KnownAttribute(NamedTuple):
 _DURATION = rb"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _PATTERNS = {
     "delay": _DURATION, "visibility": _DURATION, "wait": _DURATION, "max": rb"[1-9][0-9]{0,17}",
-    "key": rb"[ !#-%'-;=-~]{1,200}", "peek": rb"yes|no", "name": rb"[a-z-]{1,40}",
+    "key": rb"[ !#-%'-;=-~]{1,200}", "peek": rb"yes|no", "name": rb"[a-z-]{1,40}", "order": rb"oldest|given",
+    "group": rb"[ !#-%'-;=-~]{1,128}", "unique": rb"yes|no", "priority": rb"[0-9]",
+    "expires": rb"[1-9][0-9]{0,8}(?:\.[0-9]{1,9})?|0\.0{0,8}[1-9][0-9]{0,8}",
     "batch": rb"[0-9]{1,18}", "part": rb"[0-9]{1,18}", "attempt": rb"[0-9]{1,18}",
 }  # fmt: skip
 
@@ -212,14 +214,14 @@ def _known(kinds: dict[str, Kind], *fields: str) -> dict[bytes, _KnownAttribute]
 
 _DRAFT_ENTRY = b"message"
 _KNOWN = {
-    b"push-message": _known(OP, "delay", "key"),
-    b"receive-message": _known(OP, "max", "wait", "visibility"),
+    b"push-message": _known(DRAFT, *DRAFT),
+    b"receive-message": _known(OP, "max", "wait", "visibility", "order"),
     b"get-message": _known(OP, "peek", "visibility"),
     b"release-message": _known(OP, "delay"),
     b"extend-message": _known(OP, "visibility"),
     b"stage-messages": _known(OP, "batch", "part", "attempt"),
     b"ping": _known(OP, "name"),
-    _DRAFT_ENTRY: _known(DRAFT, "delay", "key"),
+    _DRAFT_ENTRY: _known(DRAFT, *DRAFT),
 }
 """Operation -> attributes of `op`; and the attributes of a message that is pushed."""
 _STAGE_NUMBERS = len(_KNOWN[b"stage-messages"])
@@ -318,10 +320,12 @@ def _push(  # noqa: C901 - its steps, without a call each
     # been checked by this reader.
     message = object.__new__(PushMessage)
     message._type = "request"  # type: ignore[misc]
-    message._req = message._resp = message._key = None  # type: ignore[misc]
+    message._req = message._resp = message._key = message._group = None  # type: ignore[misc]
     message._qid = qid  # type: ignore[misc]
     message.payload = payload
-    message.delay = None
+    message.delay = message.priority = message.expires = None
+    message.unique = False
+    message._headers = {}  # type: ignore[misc]
     message.mid = mid
     message.messages = drafts
     message.mids = []

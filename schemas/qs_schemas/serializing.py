@@ -9,7 +9,8 @@ from typing import Any
 
 from .checked import text
 from .framing import EMPTY_LINE
-from .limits import EARLY_LIST, KEY, QID, REQ, TOKEN
+from .headers import checked_headers
+from .limits import EARLY_LIST, GROUP, KEY, QID, REQ, TOKEN
 from .messages import (
     OPERATIONS,
     Claim,
@@ -21,6 +22,7 @@ from .messages import (
     Message,
     Part,
     PublishStaged,
+    PushMessage,
     QueueInfo,
     QueueOptions,
     QueueStats,
@@ -32,15 +34,14 @@ from .wire import (
     CLAIM,
     DELIVERY,
     DRAFT,
-    MID,
     NAMESPACE,
-    OP,
     OPTIONS,
     PART,
     QUEUE,
     YES_OR_NO,
     Kind,
     attribute,
+    attributes_of,
     fields_of,
     seconds,
     strip,
@@ -115,8 +116,20 @@ def _messages(entries: Sequence[Draft | Delivery], shortest: bool = False) -> by
     payloads = write_payloads([entry.payload for entry in entries], shortest)
     for entry, payload in zip(entries, payloads, strict=True):
         named = _DRAFT if isinstance(entry, Draft) else _DELIVERY
-        parts += (f"<message{_attributes(entry, named)}>".encode(), payload, b"</message>")
+        parts.append(f"<message{_attributes(entry, named)}>".encode())
+        if entry.headers:
+            parts.append(write_headers(entry.headers))
+        parts += (payload, b"</message>")
     return b"".join(parts)
+
+
+def write_headers(headers: Mapping[str, str]) -> bytes:
+    """Writes the element of a message's headers."""
+    written = [
+        f'<header name="{escape(text("headers", name))}">{escape(text("headers", value))}</header>'
+        for name, value in headers.items()  # an entry may have been added to the dict
+    ]
+    return f"<headers>{''.join(written)}</headers>".encode()
 
 
 def _mids(mids: Sequence[int | Receipt]) -> bytes:
@@ -198,13 +211,13 @@ def _element(name: str) -> Callable[[Any], bytes]:
 
 
 # Written in this order, in which the plain reader of the other side expects them. A field that is None is left out, and
-# so is an empty list, unless `_keep_empty` wants it.
+# so are headers if there are none, and an empty list, unless `_keep_empty` wants it.
 _CHILDREN: dict[str, Callable[[Any], bytes]] = {
     "qid": _element("qid"), "consumer": _element("consumer"), "producer": _element("producer"),
     "token": _element("token"), "principal": _element("principal"), "count": _element("count"),
     "reason": _element("reason"), "options": _options,
     "queues": _queues, "claim": _claim, "claims": _claims, "chosen": _chosen, "figures": _figures,
-    "payload": write_payload,
+    "headers": write_headers, "payload": write_payload,
 }  # fmt: skip
 # Both lists stand in the one element `messages`, or `m` for early clients.
 _LISTS: dict[str, Callable[[Any], bytes]] = {"messages": _messages, "mids": _mids}
@@ -218,15 +231,18 @@ _SHORTEST: dict[str, Callable[[Any], bytes]] = {
 # field: (the most characters, True for a name: without control characters, and stripped of white space)
 _LENGTHS = {
     "qid": (QID, True), "consumer": (QID, True), "producer": (QID, True), "name": (QID, True),
-    "dead_letter": (QID, True), "queues": (QID, True), "key": (KEY, False), "req": (REQ, False),
-    "subscription": (REQ, False), "token": (TOKEN, False),
+    "dead_letter": (QID, True), "queues": (QID, True), "key": (KEY, False), "group": (GROUP, False),
+    "req": (REQ, False), "subscription": (REQ, False), "token": (TOKEN, False),
 }  # fmt: skip
 
 
 def check_lengths(message: Message) -> None:
-    """Checks the bounds of all texts of a request before it is sent: names, keys, ids. Raises ValueError, which names
-    the field, the length and the bound. The types of qs.xsd have the same bounds, for clients that do not use this
-    package."""
+    """Checks the bounds of all texts of a request before it is sent: names, keys, ids and headers. Raises ValueError,
+    which names the field, the length and the bound. The types of qs.xsd have the same bounds, for clients that do not
+    use this package."""
+    for holder in (message, *_drafts_of(message)):
+        if headers := getattr(holder, "headers", None):
+            checked_headers(headers.items())
     for field, (most, is_name) in _LENGTHS.items():
         for value in _texts_of(message, field):
             if 0 < len(value) <= most and (value.isprintable() or not is_name):
@@ -252,10 +268,15 @@ def _texts_of(message: Message, field: str) -> list[str]:
             return []
         return [queue if queue.__class__ is str else text(field, queue) for queue in queues]
     holders = [message, getattr(message, "options", None)]
-    if field == "key":
-        holders += getattr(message, "messages", ())
+    if field in ("key", "group"):
+        holders += _drafts_of(message)
     found = (getattr(holder, field, None) for holder in holders)
     return [value for value in found if isinstance(value, str)]
+
+
+def _drafts_of(message: Message) -> Sequence[Draft]:
+    """Returns the messages that a request pushes in list form."""
+    return message.messages if isinstance(message, PushMessage | StageMessages) else ()
 
 
 class _Plan:
@@ -263,8 +284,7 @@ class _Plan:
 
     def __init__(self, cls: type[Message], shortest: Mapping[str, Callable[[Any], bytes]]) -> None:
         fields = fields_of(cls)
-        self.op = _named({field: kind for field, kind in OP.items() if field in fields})
-        self.mid = _named({field: kind for field, kind in MID.items() if field in fields}) if "mid" in fields else ()
+        self.op, self.mid = map(_named, attributes_of(cls))
         self.has_mid = "mid" in fields
         self.lists = tuple((field, shortest.get(field, write)) for field, write in _LISTS.items() if field in fields)
         self.children = tuple(
@@ -299,7 +319,7 @@ def serialize(message: Message, early: bool = False) -> bytes:
     parts = [f"{head}><op{_attributes(message, plan.op)}><{message.op}/></op>".encode()]
     for field, write in plan.children:
         value = getattr(message, field)
-        if value is None or (value == [] and not _keep_empty(message, field)):
+        if value is None or value == {} or (value == [] and not _keep_empty(message, field)):
             continue
         parts.append(write(value))
     if plan.has_mid and message.mid is not None:  # type: ignore[attr-defined]

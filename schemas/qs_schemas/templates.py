@@ -96,8 +96,12 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
 
 
 # The functions below read `_key`, `_qid` and the like: reading through the property would cost a call each time.
-def _push(message: PushMessage) -> Written:
+def _push(message: PushMessage) -> Written:  # noqa: C901 - its steps, without a call each
     attributes = "" if message.delay is None else _seconds("delay", message.delay)
+    if message._headers or message._group is not None or message.unique is not False:
+        raise _NoTemplateError
+    if message.priority is not None or message.expires is not None:
+        raise _NoTemplateError
     if message._key is not None:
         if not 0 < len(message._key) <= KEY:
             raise _NoTemplateError
@@ -127,6 +131,10 @@ def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
     payloads = write_payloads([draft.payload for draft in drafts], shortest)
     for draft, payload in zip(drafts, payloads, strict=True):
         start = b"<message>"
+        if draft.headers or draft.group is not None or draft.unique is not False:
+            raise _NoTemplateError
+        if draft.priority is not None or draft.expires is not None:
+            raise _NoTemplateError
         if draft.delay is not None or draft.key is not None:
             if draft.key is not None and not 0 < len(draft.key) <= KEY:
                 raise _NoTemplateError
@@ -138,7 +146,7 @@ def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
 
 
 def _receive(message: ReceiveMessage) -> Written:
-    if message.queues != []:
+    if message.queues != [] or message.order is not None:
         raise _NoTemplateError
     attributes = ""
     if message.max is not None:
@@ -158,7 +166,7 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
     heads: list[bytes] = []
     payloads: list[bytes] = []
     for delivery in deliveries:
-        if type(delivery) is not Delivery or _is_dead(delivery) or delivery.status is not None:
+        if type(delivery) is not Delivery or _is_unusual(delivery) or delivery.status is not None:
             raise _NoTemplateError
         mid, receives, pushed_at, visible_at = delivery.mid, delivery.receives, delivery.pushed_at, delivery.visible_at
         if not (type(mid) is type(receives) is type(pushed_at) is int):
@@ -174,10 +182,15 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
     return b"".join(parts)
 
 
-def _is_dead(message: Delivery | GetMessage) -> bool:
-    """Tells whether a message has a field that only dead letters have, or messages that were released with a reason."""
+def _is_unusual(message: Delivery | GetMessage) -> bool:
+    """Tells whether a message has a field that few messages have: dead letters, those that were released with a reason,
+    and those that were pushed with attributes or headers."""
     return (
         message.reason is not None
+        or message.priority is not None
+        or message.group is not None
+        or message.expires_at is not None
+        or message.headers != {}
         or message.dead_from is not None
         or message.dead_mid is not None
         or message.dead_receives is not None
@@ -230,7 +243,7 @@ def _copy(message: CopyMessage) -> Written:
 
 def _get(message: GetMessage) -> Written:
     status, payload = message.status, message.payload
-    if type(message.peek) is not bool or _is_dead(message) or message.messages or message.mids or message.more:
+    if type(message.peek) is not bool or _is_unusual(message) or message.messages or message.mids or message.more:
         raise _NoTemplateError
     attributes = ' peek="yes"' if message.peek else ""
     if message.visibility is not None:

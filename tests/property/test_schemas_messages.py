@@ -68,6 +68,11 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "retention": st.integers(1, 10**15 - 1).map(lambda microseconds: microseconds / 10**6) | st.integers(1, 10**9 - 1),
     "max_receives": st.integers(1, 1000), "removed": st.just(frozenset()),
     "prefetch": POSITIVE, "max": POSITIVE, "max_bytes": POSITIVE, "capacity": POSITIVE,
+    "group_in_flight": POSITIVE, "max_in_flight": POSITIVE, "rate": st.integers(1, 10**9).map(lambda rate: rate / 1000),
+    "priority": st.integers(0, 9), "group": st.text(XML_CHARACTERS, min_size=1, max_size=128),
+    "expires": st.integers(1, 10**15 - 1).map(lambda microseconds: microseconds / 10**6) | st.integers(1, 10**9 - 1),
+    "headers": st.dictionaries(st.sampled_from(["a", "B", "content-type", "x.y_z-0", "a" * 64]), TEXT),
+    "order": st.sampled_from(["oldest", "given"]), "limited": st.sampled_from(["max-in-flight", "rate"]),
     "parts": POSITIVE, "labels": st.dictionaries(st.sampled_from(["le", "code", "operation"]), TEXT),
 }  # fmt: skip
 
@@ -112,7 +117,8 @@ def of_class(cls: type[Any]) -> st.SearchStrategy[Any]:
 def complete(message: Message) -> bool:
     """Tells whether it has what a request must carry, and a mid if it has what is written as attributes of one."""
     groups = message.required if message.type == "request" else ()
-    if getattr(message, "mid", None) is None and any(getattr(message, field, None) is not None for field in wire.MID):
+    of_mid = wire.attributes_of(type(message))[1]
+    if getattr(message, "mid", None) is None and any(getattr(message, field) is not None for field in of_mid):
         return False
     return all(any(getattr(message, field) not in (None, []) for field in group) for group in groups)
 

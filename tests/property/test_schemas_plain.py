@@ -69,21 +69,29 @@ def lists(entries: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(entries, max_size=3)
 
 
-DRAFT = st.builds(Draft, PAYLOAD) | st.builds(Draft, PAYLOAD, SECONDS, KEY)
+HEADERS = st.dictionaries(st.sampled_from(["a", "B", "content-type", "a" * 64]), st.text(CHARACTERS, max_size=9))
+PUSHED = {
+    "unique": st.booleans(), "priority": st.none() | st.integers(0, 9), "expires": SECONDS, "headers": HEADERS,
+    "group": st.none() | st.text(CHARACTERS, min_size=1, max_size=20),
+}  # fmt: skip
+DRAFT = st.builds(Draft, PAYLOAD) | st.builds(Draft, PAYLOAD, SECONDS, KEY) | st.builds(Draft, PAYLOAD, **PUSHED)
 DEAD = {
     "dead_from": st.none() | QID, "dead_mid": OPTIONAL, "dead_receives": OPTIONAL, "dead_at": OPTIONAL,
     "dead_reason": st.none() | st.just("receives"),
 }  # fmt: skip
+THERE = {"priority": PUSHED["priority"], "group": PUSHED["group"], "expires_at": OPTIONAL, "headers": HEADERS}
 DELIVERED = (Delivery, WHOLE, PAYLOAD, st.none() | QID, OPTIONAL, OPTIONAL, OPTIONAL)
-DELIVERY = st.builds(*DELIVERED) | st.builds(*DELIVERED, **DEAD)
+DELIVERY = st.builds(*DELIVERED) | st.builds(*DELIVERED, **DEAD) | st.builds(*DELIVERED, **THERE)
 MIDS = WHOLE | st.builds(Receipt, WHOLE, WHOLE)
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(PushMessage, QID, PAYLOAD, SECONDS, KEY, **EITHER),
+    st.builds(PushMessage, QID, PAYLOAD, SECONDS, KEY, **PUSHED, **EITHER),
     st.builds(PushMessage, QID, messages=lists(DRAFT), **EITHER),
     st.builds(PushMessage, QID, messages=lists(st.builds(Draft, PAYLOAD)), **EITHER),
     st.builds(PushMessage, QID, mid=WHOLE, **EITHER),
     st.builds(PushMessage, QID, mids=lists(WHOLE), **EITHER),
     st.builds(ReceiveMessage, QID, max=st.none() | WHOLE, wait=SECONDS, visibility=SECONDS, **EITHER),
+    st.builds(ReceiveMessage, QID, order=st.sampled_from([None, "oldest", "given"]), **EITHER),
     st.builds(ReceiveMessage, st.none() | QID, messages=lists(DELIVERY), **EITHER),
     st.builds(DeleteMessage, QID, WHOLE, OPTIONAL, **EITHER),
     st.builds(DeleteMessage, QID, mids=lists(MIDS), **EITHER),
@@ -98,6 +106,7 @@ MESSAGES: st.SearchStrategy[Message] = st.one_of(
         st.sampled_from([None, "ready", "delivered", "in-flight", "delayed"]), OPTIONAL, OPTIONAL, OPTIONAL, **EITHER,
     ),
     st.builds(GetMessage, QID, WHOLE, payload=PAYLOAD, status=st.just("delivered"), **DEAD, **EITHER),
+    st.builds(GetMessage, QID, WHOLE, payload=PAYLOAD, status=st.just("delivered"), **THERE, **EITHER),
     st.builds(Ping, **EITHER),
     st.builds(GetClaim, QID, messages=lists(DELIVERY), **EITHER),
     st.builds(StageMessages, QID, QID, WHOLE, WHOLE, WHOLE, messages=lists(DRAFT), **EITHER),

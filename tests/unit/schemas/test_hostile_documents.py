@@ -66,6 +66,7 @@ def test_parse_validates_a_long_list_up_to_its_first_fault(monkeypatch: pytest.M
 
 
 ATTRIBUTES = " ".join(f"a{number}=''" for number in range(31))
+HEADERS = "<headers>" + f"<header {ATTRIBUTES}/>" * 30 + "</headers>"
 FAULTS = {
     "entries": qs("<messages>" + f"<mid {ATTRIBUTES}/>" * 100 + "</messages>"),
     "entries of a long list": qs("<parts>" + f"<part {ATTRIBUTES}/>" * 10_000 + "</parts>"),
@@ -79,6 +80,9 @@ FAULTS = {
     "payloads in messages": qs(
         f"<messages>{f'<message>{chr(60)}payload/>{chr(60)}payload/></message>' * 1000}</messages>"
     ),
+    "headers in messages": qs("<messages>" + f"<message>{HEADERS}</message>" * 90 + "</messages>"),
+    "headers side by side": qs(f"<messages><message>{HEADERS * 90}</message></messages>"),
+    "headers beside the payload": qs(HEADERS + "<payload/>"),
     "text between": qs("<messages>" + "a<mid>1</mid>" * 1000 + "</messages>"),
     "attributes everywhere": qs(
         "".join(f"<{name} {ATTRIBUTES}/>" for name in ("qid", "mid", "payload", "messages", "queues", "options", "m"))
