@@ -46,7 +46,8 @@ VALUES: dict[str, Any] = {
     "type": "request", "req": "r\n<1>", "resp": "5" * 64, "state": "in-flight", "status": "delivered", "ack": "client",
     "qid": "a/\N{GRINNING FACE} &c", "payload": b"\x00<&>\r\n", "queues": ["a", "é"], "mids": [1, 2],
     "dead_reason": "receives", "max_receives": 1000, "removed": frozenset(),
-    "labels": {"operation": "<\r\n>"},
+    "labels": {"operation": "<\r\n>"}, "headers": {"traceparent": "<\r\n>", "B": ""}, "priority": 9,
+    "order": "given", "limited": "rate",
 }  # fmt: skip
 ENTRIES = (Draft, Delivery, QueueOptions, QueueInfo, Figure, Claim, Part, Receipt)
 
@@ -177,21 +178,27 @@ def test_schema_stands_alone() -> None:
 TABLE: dict[str, tuple[str, str]] = {
     "list-queues": ("", "queues/queue"),
     "new-queue": ("exist-ok", ("qid options options/@storage options/@visibility options/@capacity options/@retention "
-                  "options/@dead-letter options/@max-receives options/@backoff options/@backoff-max")),
+                  "options/@dead-letter options/@max-receives options/@backoff options/@backoff-max "
+                  "options/@group-in-flight options/@fair options/@max-in-flight options/@rate")),
     "set-queue": ("", ("qid options options/@visibility options/@capacity options/@retention options/@dead-letter "
-                  "options/@max-receives options/@backoff options/@backoff-max")),
+                  "options/@max-receives options/@backoff options/@backoff-max "
+                  "options/@group-in-flight options/@fair options/@max-in-flight options/@rate")),
     "get-queue": ("", "qid options options/@storage options/@dead-letter"),
     "delete-queue": ("force", "qid"),
     "list-messages": ("state max after", "qid messages/mid m/mid"),
-    "push-message": ("delay key", ("qid payload payload/@encoding messages/message/payload message/@delay message/@key "
-                     "mid messages/mid")),
+    "push-message": ("delay key unique priority expires group", (
+                     "qid payload payload/@encoding headers/header headers/header/@name messages/message/payload "
+                     "messages/message/headers/header message/@delay message/@key message/@unique message/@priority "
+                     "message/@expires message/@group mid messages/mid")),
     "get-message": ("peek visibility more", ("qid mid payload reason messages/mid messages/message/payload "
-                    "message/@status message/@reason mid/@status mid/@receives mid/@visible-at "
+                    "message/@status message/@reason mid/@status mid/@receives mid/@visible-at mid/@priority "
+                    "mid/@group mid/@expires-at headers/header messages/message/headers "
                     "mid/@dead-from mid/@dead-mid mid/@dead-receives mid/@dead-at mid/@dead-reason")),
-    "receive-message": ("max wait visibility", ("qid queues/queue messages/message/payload message/@qid message/@mid "
-                        "message/@receives message/@pushed-at message/@visible-at message/@dead-from "
+    "receive-message": ("max wait visibility order", ("qid queues/queue messages/message/payload message/@qid "
+                        "message/@mid message/@receives message/@pushed-at message/@visible-at message/@dead-from "
                         "message/@dead-mid message/@dead-receives message/@dead-at message/@dead-reason "
-                        "message/@reason")),
+                        "message/@reason message/@priority message/@group message/@expires-at "
+                        "messages/message/headers/header")),
     "delete-message": ("", "qid mid messages/mid mid/@receives"),
     "release-message": ("delay count", "qid mid mid/@receives reason"),
     "reject-message": ("", "qid mid mid/@receives reason"),
@@ -203,7 +210,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "redrive-messages": ("max", "qid messages/mid queues/queue count"),
     "queue-stats": ("", ("qid queues/queue queue/@new queue/@ready queue/@in-flight queue/@delayed queue/@bytes "
                     "queue/@oldest queue/@pushed queue/@delivered queue/@expired queue/@deleted queue/@storage "
-                    "queue/@dead queue/@retired queue/@paused queue/@subscribers queue/@waiting")),
+                    "queue/@dead queue/@retired queue/@paused queue/@subscribers queue/@waiting "
+                    "queue/@limited")),
     "server-stats": ("connections", "figures/figure figure/@name"),
     "subscribe": ("prefetch visibility ack name", "qid queues/queue"),
     "unsubscribe": ("subscription", ""),
@@ -212,11 +220,13 @@ TABLE: dict[str, tuple[str, str]] = {
     "claim-messages": ("seq max max-bytes upto", ("qid consumer claim claim/@seq claim/@count claim/@bytes "
                        "claim/@first claim/@last claim/@checksum claim/@consumer claim/@since")),
     "get-claim": ("seq part parts", ("qid consumer messages/message/payload message/@mid message/@receives "
-                  "message/@pushed-at")),
+                  "message/@pushed-at message/@priority message/@group message/@expires-at "
+                  "messages/message/headers/header")),
     "ack-claim": ("seq", "qid consumer"),
     "release-claim": ("seq owner", "qid consumer count"),
     "list-claims": ("", "qid claims/claim claim/@seq"),
-    "stage-messages": ("batch part attempt", "qid producer messages/message/payload count"),
+    "stage-messages": ("batch part attempt", ("qid producer messages/message/payload count message/@priority "
+                       "message/@expires message/@group messages/message/headers/header")),
     "publish-staged": ("batch", "qid producer parts/part part/@number part/@attempt"),
 }  # fmt: skip
 

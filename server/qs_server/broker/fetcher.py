@@ -20,6 +20,7 @@ from qs_storage.remote_engine import RemoteEngine
 from .committer import Committer
 from .jobs import Call, run_call
 from .remotes import Remotes, give_back, receive_wanted
+from .subscriber import bytes_of
 from .subscriptions import Subscriptions
 
 _logger = logging.getLogger(__name__)
@@ -99,7 +100,8 @@ class FetchedSource:
             self.wanted[qid] = min(max(count, room(qid)), _COUNT), visibility
             self._wake(qid)
         for message in found[:count]:  # noted now, and not when fetched: only these messages reach a client
-            self._remotes.note("received", qid, message.mid, len(message.payload or b""), message.receives)
+            size = len(message.payload or b"") + bytes_of(message.headers)
+            self._remotes.note("received", qid, message.mid, size, message.receives)
         return found[:count]
 
     def release(self, qid: str, receipt: Receipt, delay: int | None) -> int | None:

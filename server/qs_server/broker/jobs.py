@@ -147,7 +147,7 @@ class Work(Protocol):
 
     def pushes(self) -> list[PushMessage]:
         """Returns the next requests, as far as they are pushes to the same queue, each of one message with a payload of
-        bytes, without delay and key."""
+        bytes, without headers and without any attribute."""
 
     def pushed(self, requests: Sequence[PushMessage], mids: Iterable[int]) -> None:
         """Answers the requests that `pushes` returned. mids: the ids of their messages."""

@@ -8,7 +8,7 @@ next message.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,11 +23,18 @@ Key = tuple[str, int]
 _Answer = TypeVar("_Answer", Delivery, GetMessage)
 
 
+def bytes_of(headers: Iterable[tuple[str, str]]) -> int:
+    """Returns how many bytes the names and texts of headers take. A character counts as one byte, which is exact enough
+    for bounds of an answer."""
+    return sum([len(name) + len(text) for name, text in headers])
+
+
 def cost(message: Message) -> int:
     """Returns how many bytes of a subscriber's outbox a message takes."""
     if not isinstance(message, GetMessage):
         return 0  # the end of a subscription: at most one for each
-    return OVERHEAD + len(message.payload or b"") + len(message.reason or "")
+    size = OVERHEAD + len(message.payload or b"") + len(message.reason or "")
+    return size + bytes_of(message.headers.items()) if message.headers else size
 
 
 @dataclass(slots=True, eq=False)
@@ -206,9 +213,14 @@ def delivery_of(message: Stored, req: str | None = None) -> GetMessage:
         pushed_at=message.pushed_at,
         visible_at=message.visible_at,
         reason=message.reason,
+        priority=message.priority or None,
+        group=message.group or None,
+        expires_at=message.expires_at,
         req=req,
         type="response",
     )
+    if message.headers:
+        answer.headers = dict(message.headers)
     return answer if message.origin is None else with_origin(answer, message.origin)
 
 
@@ -222,6 +234,10 @@ def peeked(message: Stored) -> Delivery:
         visible_at=message.visible_at,
         status=message.status,
         reason=message.reason,
+        priority=message.priority or None,
+        group=message.group or None,
+        expires_at=message.expires_at,
+        headers=dict(message.headers),
     )
     return entry if message.origin is None else with_origin(entry, message.origin)
 

@@ -8,11 +8,12 @@ import qs_schemas as wire
 from qs_schemas import Message, errors
 from qs_serving.access.caller import NotAllowedError
 from qs_storage.engine import Batches, Claim, Claims, Draft, UnsupportedError
+from qs_storage.engine import Message as Stored
 from qs_storage.names import owned_name, split_name
 
 from ..broker.jobs import Pause
 from ..broker.subscriber import with_origin
-from .service import Answer, BadRequestError, Service, in_room, qid_of
+from .service import Answer, BadRequestError, Service, duration, in_room, qid_of
 
 _SUMMED = 500
 """Messages of a claim whose ids are summed up in one unit of work."""
@@ -42,11 +43,23 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
             f"part {part} of {parts} of claim {seq} is too much for one answer ({service.list_length} messages, "
             f"{service.document} bytes of payload): ask for more 'parts'"
         )
-    deliveries = [
-        with_origin(wire.Delivery(m.mid, m.payload or b"", None, m.receives, m.pushed_at, reason=m.reason), m.origin)
-        for m in found
-    ]
-    return wire.GetClaim(request.qid, messages=deliveries)
+    return wire.GetClaim(request.qid, messages=[_claimed(message) for message in found])
+
+
+def _claimed(message: Stored) -> wire.Delivery:
+    """Returns the list entry for a message of a claim."""
+    entry = wire.Delivery(
+        message.mid,
+        message.payload or b"",
+        receives=message.receives,
+        pushed_at=message.pushed_at,
+        reason=message.reason,
+        priority=message.priority or None,
+        group=message.group or None,
+        expires_at=message.expires_at,
+        headers=dict(message.headers),
+    )
+    return with_origin(entry, message.origin)
 
 
 def ack_claim(service: Service, request: wire.AckClaim) -> Answer:
@@ -89,11 +102,20 @@ def list_claims(service: Service, request: wire.ListClaims) -> Answer:
 
 
 def stage_messages(service: Service, request: wire.StageMessages) -> Message:
-    for draft in request.messages:
-        if draft.delay is not None or draft.key is not None:
-            raise BadRequestError("a staged message has neither a 'delay' nor a 'key'")
+    drafts: list[Draft] = []
+    for given in request.messages:
+        if given.delay is not None or given.key is not None or given.unique:
+            raise BadRequestError("a staged message has neither a 'delay' nor a 'key', and is not 'unique'")
+        drafts.append(
+            Draft(
+                given.payload.encode() if isinstance(given.payload, str) else given.payload,
+                priority=given.priority or 0,
+                expires=duration(given.expires),
+                group=given.group or "",
+                headers=tuple(given.headers.items()),
+            )
+        )
     name = (request.batch or 0, request.part or 0, request.attempt or 0)
-    drafts = [Draft(d.payload.encode() if isinstance(d.payload, str) else d.payload) for d in request.messages]
     _batches(service, request).stage(_producer(service, request), name, drafts)
     return wire.StageMessages(request.qid, request.producer, count=len(drafts))
 

@@ -23,8 +23,8 @@ from qs_storage.engine import (
 from qs_storage.engine import Message as Stored
 
 from ..broker.jobs import Pause
-from ..broker.subscriber import delivery_of, peeked, with_origin
-from .service import Answer, BadRequestError, Service, in_room, microseconds, mid_of, qid_of
+from ..broker.subscriber import bytes_of, delivery_of, peeked, with_origin
+from .service import Answer, BadRequestError, Service, duration, in_room, microseconds, mid_of, qid_of
 
 _IDS = 2
 """Ids of messages that an answer takes for one unit of work: see `Service.spent`."""
@@ -54,25 +54,39 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
     if request.messages:
         if request.payload is not None:
             raise BadRequestError("push-message takes either 'payload' or 'messages', and this one has both")
-        if request.key is not None:
-            raise BadRequestError("a list has a 'key' for each 'message', and none on 'op'")
-        delay = microseconds(request.delay) or 0  # for drafts without their own
-        drafts = [
-            Draft(
-                _bytes(draft.payload),
-                delay if draft.delay is None else round(draft.delay * SECOND),
-                None if draft.key is None else service.owned(draft.key),
+        _refuse_beside_list(request)
+    delay = 0 if request.delay is None else round(request.delay * SECOND)  # for drafts without their own
+    drafts: list[Draft] = []
+    for given in request.messages or (request,):
+        payload, key, expires = given.payload, given.key, given.expires
+        if given.unique and key is None:
+            raise BadRequestError("unique='yes' needs a 'key': it says which messages are the same")
+        drafts.append(
+            _new(
+                Draft,
+                (
+                    payload if isinstance(payload, bytes) else _bytes(payload),
+                    delay if given.delay is None else round(given.delay * SECOND),
+                    None if key is None else service.owned(key),
+                    given.unique,
+                    given.priority or 0,
+                    None if expires is None else duration(expires),
+                    given.group or "",
+                    tuple(given.headers.items()),
+                ),
             )
-            for draft in request.messages
-        ]
-        return wire.PushMessage(request.qid, mids=service.storage.queue(qid_of(request)).push(drafts))
-    delay = 0 if request.delay is None else round(request.delay * SECOND)
-    payload = request.payload if isinstance(request.payload, bytes) else _bytes(request.payload)
-    key = None if request.key is None else service.owned(request.key)
-    queue = service.storage.queue(request.qid or "")
-    return wire.PushMessage(
-        request.qid, mid=queue.push([_new(Draft, (payload, delay, key, False, 0, None, "", ()))])[0]
-    )
+        )
+    mids = service.storage.queue(request.qid or "").push(drafts)
+    return wire.PushMessage(request.qid, mids=mids) if request.messages else wire.PushMessage(request.qid, mid=mids[0])
+
+
+def _refuse_beside_list(request: wire.PushMessage) -> None:
+    """Refuses what a push in list form says of all its messages, except for a delay. BadRequestError."""
+    for name in ("key", "unique", "priority", "expires", "group"):
+        if getattr(request, name) not in (None, False):
+            raise BadRequestError(f"a list has a '{name}' for each 'message', and none on 'op'")
+    if request.headers:
+        raise BadRequestError("a list has 'headers' inside of each 'message', and none beside 'messages'")
 
 
 def get_message(service: Service, request: wire.GetMessage) -> Message | Answer:
@@ -102,7 +116,7 @@ def _peek_list(service: Service, request: wire.GetMessage) -> Answer:
         found = _peek(service.storage.queue(qid_of(request)), entry.mid if isinstance(entry, wire.Receipt) else entry)
         if found is None:
             continue
-        room -= len(found.payload or b"") + len(found.reason or "")
+        room -= len(found.payload or b"") + len(found.reason or "") + bytes_of(found.headers)
         if room < 0 and answer.messages:
             answer.more = True
             break
@@ -137,23 +151,28 @@ def _read_own(service: Service, qid: str, mid: int) -> Stored | None:
 
 def receive_message(service: Service, request: wire.ReceiveMessage) -> Message | Answer:
     qids, most, visibility = what_to_receive(service, request)
-    found = service.storage.receive(qids, most, visibility, service.document)
+    given = request.order == "given"
+    found = service.storage.receive(qids, most, visibility, service.document, given=given)
     if len(qids) > 1:
         service.spent += len(qids)  # each queue is looked at
     if found or not request.wait:
         return received(found)
-    return _wait_to_receive(service, request.wait, qids, most, visibility)
+    return _wait_to_receive(service, request, qids, most, visibility)
 
 
-def _wait_to_receive(service: Service, wait: float, qids: tuple[str, ...], most: int, visibility: int | None) -> Answer:
-    """Waits until a queue has a message and receives, or answers without messages when the time is over."""
-    pause = Pause(qids, wait)  # always the same Pause, to keep the position among the waiting works
+def _wait_to_receive(
+    service: Service, request: wire.ReceiveMessage, qids: tuple[str, ...], most: int, visibility: int | None
+) -> Answer:
+    """Waits until a queue has a message that may be handed out and receives, or answers without messages when the time
+    is over."""
+    pause = Pause(qids, request.wait or 0)  # always the same, to keep the position among the waiting works
+    given = request.order == "given"
     while True:
         over = bool((yield pause))
         # If one queue was deleted meanwhile, messages of the others are still received.
         known = service.storage.queues()
         qids = tuple(filter(known.__contains__, qids)) or qids
-        found = service.storage.receive(qids, most, visibility, service.document)
+        found = service.storage.receive(qids, most, visibility, service.document, given=given)
         if found or over:
             return received(found)
 
@@ -172,7 +191,19 @@ def received(found: Sequence[Stored]) -> Message:
     """Returns the answer to a receive."""
     deliveries: list[wire.Delivery] = []
     for m in found:
-        delivery = wire.Delivery(m.mid, m.payload or b"", m.qid, m.receives, m.pushed_at, m.visible_at, reason=m.reason)
+        delivery = wire.Delivery(
+            m.mid,
+            m.payload or b"",
+            m.qid,
+            m.receives,
+            m.pushed_at,
+            m.visible_at,
+            reason=m.reason,
+            priority=m.priority or None,
+            group=m.group or None,
+            expires_at=m.expires_at,
+            headers=dict(m.headers),
+        )
         deliveries.append(delivery if m.origin is None else with_origin(delivery, m.origin))
     return wire.ReceiveMessage(messages=deliveries)
 

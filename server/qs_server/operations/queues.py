@@ -20,7 +20,7 @@ from qs_storage.engine import (
 from qs_storage.policy import REDRIVING, contradiction_in
 
 from ..broker.jobs import Pause
-from .service import Answer, BadRequestError, Service, in_room, qid_of
+from .service import Answer, BadRequestError, Service, duration, in_room, qid_of
 
 _LONGEST = 999_999_999
 """The greatest age in seconds that the protocol has. A client may choose an id that stands for 1970."""
@@ -121,6 +121,7 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
         storage=stats.storage,
         paused=queue.options.paused,
         dead_letter=queue.options.dead_letter or None,
+        limited=stats.limited or None,
     )
 
 
@@ -165,15 +166,18 @@ def _refuse_others(
 
 
 def _written(value: float | str | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "none" if value is None else repr(value) if isinstance(value, str) else f"{value:.15g}"
 
 
 def _options_of(asked: wire.QueueOptions) -> Options:
-    options = Options(storage=asked.storage or "", capacity=asked.capacity, retention=_duration(asked.retention))
+    options = Options(storage=asked.storage or "", capacity=asked.capacity, retention=duration(asked.retention))
     if asked.visibility is not None:
         options.visibility = round(asked.visibility * SECOND)
     _set_dead_letter(options, asked)
     _set_backoff(options, asked)
+    _set_pace(options, asked)
     return options
 
 
@@ -190,16 +194,24 @@ def _set_dead_letter(options: Options, asked: wire.QueueOptions) -> None:
 def _set_backoff(options: Options, asked: wire.QueueOptions) -> None:
     """Sets the requested options of the back-off. Raises BadRequestError if they contradict other options."""
     if asked.backoff is not None or "backoff" in asked.removed:
-        options.backoff = _duration(asked.backoff)
+        options.backoff = duration(asked.backoff)
     if asked.backoff_max is not None or "backoff_max" in asked.removed:
-        options.backoff_max = _duration(asked.backoff_max)
+        options.backoff_max = duration(asked.backoff_max)
     if (contradiction := contradiction_in(options)) is not None:
         raise BadRequestError(contradiction)
 
 
-def _duration(seconds: float | None) -> int | None:
-    """Returns microseconds, at least one, None for None."""
-    return None if seconds is None else max(round(seconds * SECOND), 1)
+def _set_pace(options: Options, asked: wire.QueueOptions) -> None:
+    """Sets the requested options of order and pace."""
+    if asked.group_in_flight is not None or "group_in_flight" in asked.removed:
+        # 1 is what a queue has that names none, so both are the same queue.
+        options.group_in_flight = None if asked.group_in_flight == 1 else asked.group_in_flight
+    if asked.fair is not None or "fair" in asked.removed:
+        options.fair = bool(asked.fair)
+    if asked.max_in_flight is not None or "max_in_flight" in asked.removed:
+        options.max_in_flight = asked.max_in_flight
+    if asked.rate is not None or "rate" in asked.removed:
+        options.rate = asked.rate
 
 
 def _seconds(micros: int | None) -> float | None:
@@ -218,9 +230,10 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
     if asked.capacity is not None or "capacity" in asked.removed:
         options.capacity = asked.capacity
     if asked.retention is not None or "retention" in asked.removed:
-        options.retention = _duration(asked.retention)
+        options.retention = duration(asked.retention)
     _set_dead_letter(options, asked)
     _set_backoff(options, asked)
+    _set_pace(options, asked)
     service.spent += _SETTINGS
     service.storage.configure(qid_of(request), options)
     return wire.SetQueue(request.qid)
@@ -235,6 +248,8 @@ def _shown(options: Options) -> wire.QueueOptions:
     shown.retention = _seconds(options.retention)
     shown.backoff, shown.backoff_max = _seconds(options.backoff), _seconds(options.backoff_max)
     shown.dead_letter, shown.max_receives = options.dead_letter or None, options.max_receives
+    shown.group_in_flight, shown.fair = options.group_in_flight, options.fair or None
+    shown.max_in_flight, shown.rate = options.max_in_flight, options.rate
     return shown
 
 

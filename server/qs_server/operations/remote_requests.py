@@ -20,6 +20,7 @@ from qs_storage.shared import Event
 
 from ..broker.jobs import Call, Pause
 from ..broker.remotes import Remotes, give_back, receive_wanted
+from ..broker.subscriber import bytes_of
 from ..broker.subscriptions import Subscriptions
 from .messages import received, what_to_receive
 from .queues import all_stats, stats_of, stored_stats, with_consumers
@@ -158,17 +159,18 @@ def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt |
 def _events(request: Message, answer: Message) -> Iterator[tuple[Event, int, int | None, int | None]]:
     """Yields the events of an answer: (event, id, size, receives), the last two None if unknown."""
     if isinstance(answer, wire.PushMessage) and isinstance(request, wire.PushMessage):
-        drafts = request.messages or [wire.Draft(request.payload or b"")]
+        drafts = request.messages or [wire.Draft(request.payload or b"", headers=request.headers)]
         mids = answer.mids or [answer.mid or 0]
         for draft, mid in zip(drafts, mids, strict=False):
-            yield "pushed", mid, len(draft.payload if isinstance(draft.payload, bytes) else draft.payload.encode()), 0
+            size = len(draft.payload if isinstance(draft.payload, bytes) else draft.payload.encode())
+            yield "pushed", mid, size + bytes_of(draft.headers.items()), 0
     elif isinstance(answer, wire.DeleteMessage):
         for entry in answer.mids or [answer.mid or 0]:
             yield "deleted", entry.mid if isinstance(entry, wire.Receipt) else entry, None, None
     elif isinstance(answer, wire.ReleaseMessage | wire.ExtendMessage) and answer.mid is not None:
         yield "released" if isinstance(answer, wire.ReleaseMessage) else "extended", answer.mid, None, None
     elif isinstance(answer, wire.GetMessage) and answer.status == "delivered" and answer.payload is not None:
-        yield "received", answer.mid or 0, len(answer.payload), answer.receives
+        yield "received", answer.mid or 0, len(answer.payload) + bytes_of(answer.headers.items()), answer.receives
 
 
 def _run_to_end(answer: Message | Iterator[Pause]) -> Message:
@@ -183,6 +185,11 @@ def _run_to_end(answer: Message | Iterator[Pause]) -> Message:
 
 def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessage) -> Answer:
     qids, most, visibility = what_to_receive(service, request)
+    if request.order == "given" and len(qids) > 1:
+        raise UnsupportedError(
+            f"queues of the storage {engine.name!r} are asked for their oldest messages together: order='given' is for "
+            "queues that this server keeps"
+        )
     wait = request.wait or 0
     receive = partial(receive_wanted, engine, qids, most, visibility, max_bytes=service.document, wait=wait)
     call = Call(receive, waits=wait > 0)
@@ -192,7 +199,8 @@ def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessag
         yield Pause(call=Call(lambda stop: give_back(engine, found)))
         found = []
     for message in found:
-        service.remotes.note("received", message.qid, message.mid, len(message.payload or b""), message.receives)
+        size = len(message.payload or b"") + bytes_of(message.headers)
+        service.remotes.note("received", message.qid, message.mid, size, message.receives)
     return received(found)
 
 

@@ -124,6 +124,11 @@ def microseconds(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * SECOND)
 
 
+def duration(seconds: float | None) -> int | None:
+    """Returns microseconds, at least one, None for None."""
+    return None if seconds is None else max(round(seconds * SECOND), 1)
+
+
 def qid_of(request: Message) -> str:
     """Returns the queue's name in a request that must have one, which the parser has checked."""
     return request.qid or ""  # type: ignore[attr-defined]

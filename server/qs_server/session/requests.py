@@ -190,6 +190,10 @@ class RequestBatch:
                 # `_key` and `_qid` without the cost of their properties: this runs for each push.
                 if event.delay is not None or event._key is not None or (found and event._qid != found[0]._qid):
                     break
+                if event.priority is not None or event.expires is not None or event._group is not None:
+                    break
+                if event._headers or event.unique:
+                    break
                 # One check is enough, as all are to the same queue. `advance` makes the refusal.
                 if not found and caller is not None and not caller.may(Right.WRITE, event.qid or ""):
                     break
