@@ -83,7 +83,7 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
 def _refuse_beside_list(request: wire.PushMessage) -> None:
     """Refuses what a push in list form says of all its messages, except for a delay. BadRequestError."""
     for name in ("key", "unique", "priority", "expires", "group"):
-        if getattr(request, name) not in (None, False):
+        if (value := getattr(request, name)) is not None and value is not False:
             raise BadRequestError(f"a list has a '{name}' for each 'message', and none on 'op'")
     if request.headers:
         raise BadRequestError("a list has 'headers' inside of each 'message', and none beside 'messages'")
@@ -130,7 +130,8 @@ def _peek(queue: Queue, mid: int) -> Stored | None:
     try:
         found = queue.get(mid, peek=True, visibility=None)
         if found.payload is None:
-            found.payload = queue.read(Receipt(mid)).payload
+            hidden = queue.read(Receipt(mid))
+            found.payload, found.headers = hidden.payload, hidden.headers
     except (NoSuchMessageError, StaleReceiptError):
         return None
     return found
