@@ -390,25 +390,23 @@ class JournalEngine(DirectoriesEngine):
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.SHARED})
 
 
+_WITHOUT_LOG = frozenset(
+    {
+        *(Feature.KEY, Feature.UNIQUE, Feature.PRIORITY, Feature.EXPIRES, Feature.GROUP, Feature.PACE),
+        *(Feature.CLAIM, Feature.HELD),
+    }
+)
+"""What needs one server that decides, and a log: other programs take messages by the names of files alone."""
+
+
 class FilesEngine(DirectoriesEngine):
     """Keeps new queues, and directories without options, in the vsqs layout."""
 
     name = "files"
-    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.KEY, Feature.CLAIM, Feature.HELD})
+    cannot: ClassVar[frozenset[Feature]] = _WITHOUT_LOG
 
 
-_DIRQ_CANNOT = frozenset(
-    {
-        Feature.WHOLE,
-        Feature.HELD,
-        Feature.KEY,
-        Feature.CLAIM,
-        Feature.DEAD,
-        Feature.REDRIVE,
-        Feature.REASON,
-        Feature.MILLISECONDS,
-    }
-)
+_DIRQ_CANNOT = _WITHOUT_LOG | {Feature.WHOLE, Feature.DEAD, Feature.REDRIVE, Feature.REASON, Feature.MILLISECONDS}
 """An id is an element's name, and the elements of a list get their names one after the other."""
 
 
@@ -416,7 +414,7 @@ class DirqSimpleEngine(DirectoriesEngine):
     """Keeps new queues, and directories without options, in the layout of dirq's QueueSimple."""
 
     name = "dirq-simple"
-    cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT
+    cannot: ClassVar[frozenset[Feature]] = _DIRQ_CANNOT | {Feature.HEADERS}
 
 
 class DirqEngine(DirectoriesEngine):

@@ -17,7 +17,7 @@ from .engine import (
     not_in_flight,
 )
 from .index.queries import IndexQueries
-from .message_store import FOREIGN, MessageState, MessageStore, Publisher, Writer
+from .message_store import FOREIGN, Content, MessageState, MessageStore, Publisher, Writer
 from .policy import (
     backoff_of,
     end_of,
@@ -140,9 +140,6 @@ class DirectoryQueue(Publisher):
     def obey_options(self) -> None:
         self.arrived()  # it may have been paused, and what is there may be too old now
 
-    def headers_of(self, mid: int) -> Headers:
-        return ()
-
     def take(
         self, mid: int, visibility: int | None, max_bytes: int | None = None, *, held: bool = False
     ) -> Message | None:
@@ -152,8 +149,8 @@ class DirectoryQueue(Publisher):
             if state is None or state.hidden:
                 return None
             # Read before it is taken: if the disk fails, nothing has changed.
-            payload = store.read(mid, 0, max_bytes)
-            if payload is None:
+            content = store.read(mid, 0, max_bytes)
+            if content is None:
                 return None
             # From the state on the disk: another server may have received the message before.
             taken = MessageState(self._end_of(visibility), state.receives + 1)
@@ -163,14 +160,16 @@ class DirectoryQueue(Publisher):
         self.counts.delivered += 1
         self.counts.redelivered += taken.receives > 1
         self._note("received", mid, taken.receives)
-        return self._message(mid, "delivered", taken, payload)
+        return self._message(mid, "delivered", taken, content)
 
     def take_first(self, count: int, visibility: int | None, max_bytes: int, *, held: bool = False) -> list[Message]:
         return take_oldest((self,), count, visibility, max_bytes, held=held)
 
-    def _message(self, mid: int, status: str, state: MessageState, payload: bytes | None = None) -> Message:
+    def _message(self, mid: int, status: str, state: MessageState, content: Content | None = None) -> Message:
         visible_at = None if state.hidden in (0, FOREIGN) else self.store.time(state.hidden)
-        message = Message(self.qid, mid, status, state.receives, self.store.pushed_at(mid), visible_at, payload)
+        message = Message(self.qid, mid, status, state.receives, self.store.pushed_at(mid), visible_at)
+        if content is not None:
+            message.payload, message.headers = content
         if self.store.reasons:
             message.reason = self.store.reasons.get(mid)
         return with_origin(message, self.store.origins)
@@ -195,18 +194,18 @@ class DirectoryQueue(Publisher):
 
     def _look_at(self, mid: int, state: MessageState) -> Message | None:
         status = "ready" if not state.hidden else "delayed" if state.delayed else "in-flight"
-        payload = None if state.hidden else self.store.read(mid, 0)
-        if payload is None and not state.hidden:
+        content = None if state.hidden else self.store.read(mid, 0)
+        if content is None and not state.hidden:
             return None
-        return self._message(mid, status, state, payload)
+        return self._message(mid, status, state, content)
 
     def read(self, receipt: Receipt) -> Message:
         while True:
             state = self._find(receipt.mid)
             if self._matches(receipt, state):
-                payload = self.store.read(receipt.mid, state.hidden)
-                if payload is not None:
-                    return self._message(receipt.mid, "delivered", state, payload)
+                content = self.store.read(receipt.mid, state.hidden)
+                if content is not None:
+                    return self._message(receipt.mid, "delivered", state, content)
 
     def _find(self, mid: int) -> MessageState:
         """Returns the state of a message on the disk. NoSuchMessageError."""
@@ -248,27 +247,33 @@ class DirectoryQueue(Publisher):
     # -- copying --------------------------------------------------------------------------------------------------
 
     def payload_of(self, mid: int) -> bytes:
+        return self._content_of(mid)[0]
+
+    def headers_of(self, mid: int) -> Headers:
+        return self._content_of(mid)[1]
+
+    def _content_of(self, mid: int) -> Content:
         while True:
-            payload = self.store.read(mid, self._find(mid).hidden)
-            if payload is not None:
-                return payload
+            content = self.store.read(mid, self._find(mid).hidden)
+            if content is not None:
+                return content
 
     def take_in(self, mid: int, source: EngineQueue) -> bool:
         """Stores a copy of another queue's message, visible at once. Returns False if this queue has the message
         already. FileExistsError for an id that another process is writing."""
         self.publish()
-        payload = source.payload_of(mid)
-        if self._holds(mid, payload):
+        content = source.payload_of(mid), source.headers_of(mid)
+        if self._holds(mid, content):
             return False
         self.require_room(1)
         file = source.store.path_of(mid) if isinstance(source, DirectoryQueue) else None
         # Written before the last look: the file keeps the id from others meanwhile.
-        pending = self._writer.write_copy(mid, payload, file)
+        pending = self._writer.write_copy(mid, content, file)
         self.store.saw(mid)
         self._context.watch.refresh()  # a push or copy of that id by another program is reported by now
         taken = False
         try:
-            taken = not self._holds(mid, payload)
+            taken = not self._holds(mid, content)
         finally:
             if not taken:
                 self._writer.discard([pending])
@@ -276,12 +281,12 @@ class DirectoryQueue(Publisher):
             self.publish_copy(pending)
         return taken
 
-    def _holds(self, mid: int, payload: bytes) -> bool:
+    def _holds(self, mid: int, content: Content) -> bool:
         """Tells whether this queue has the message. OtherMessageError for another message under the same id."""
         while (state := self.store.look(mid)) is not None:
             own = self.store.read(mid, state.hidden)
             if own is not None:
-                if own != payload:
+                if own != content:
                     raise OtherMessageError(f"queue {self.qid!r} holds another message of the id {mid}")
                 return True
         return False

@@ -106,19 +106,6 @@ class UnsupportedError(StorageError):
     """The engine cannot do what was asked."""
 
 
-KEYS_IN = ("journal", "memcached")
-"""The storages without `Feature.KEY` in their `cannot`. Storages on other servers are imported only when one is asked
-for, so an error cannot ask them; a test compares."""
-
-
-class NoKeysError(UnsupportedError):
-    """The storage keeps no keys of pushes."""
-
-    def __init__(self, storage: str) -> None:
-        where = " and ".join(map(repr, KEYS_IN))
-        super().__init__(f"the storage {storage!r} keeps no keys: 'key' is for queues of the storages {where}")
-
-
 class NoRoomError(OSError):
     """A request needs more room in the log than its batch has left. Nothing has changed.
 

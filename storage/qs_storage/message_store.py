@@ -10,13 +10,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
-from .engine import Draft, NoKeysError, Options, Origin, Stats
+from .engine import Draft, Headers, Options, Origin, Stats
 from .index.message_index import Index
-from .policy import require_room
+from .metadata import StoredHeaders
+from .policy import PLAIN, refuse_attributes, require_room
 from .shared import DirectoryIdentity, EngineContext
 
 FOREIGN = 1 << 62
 """The end of another program's lock, which nobody knows: later than any time, so it is never due."""
+
+
+Content = tuple[bytes, Headers]
+"""A payload, and the headers beside it."""
 
 
 class MessageState(NamedTuple):
@@ -174,9 +179,9 @@ class MessageStore(ABC):
         message is gone. removing: True if receives may be -1, for unknown, in the state."""
 
     @abstractmethod
-    def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
-        """Reads a payload. Returns None if the message is in another state than `hidden`, or its payload has more than
-        max_bytes."""
+    def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> Content | None:
+        """Reads a payload and headers. Returns None if the message is in another state than `hidden`, or they have more
+        than max_bytes."""
 
     # -- changing one
 
@@ -199,9 +204,10 @@ class MessageStore(ABC):
 class PendingMessage:
     """A pushed message that is written to a file and not visible yet.
 
-    until: when the message will be visible, in the layout's unit, 0 for at once; size: its bytes; temporary: the path
-    of its file; fd: the file's descriptor, -1 if closed; folder: in dirq's layouts, the intermediate directory that the
-    message will be in, empty if not chosen yet."""
+    until: when the message will be visible, in the layout's unit, 0 for at once; size: its bytes, with headers;
+    temporary: the path of its file; fd: the file's descriptor, -1 if closed; folder: in dirq's layouts, the
+    intermediate directory that the message will be in, empty if not chosen yet; headers: where its headers are, None
+    without any."""
 
     mid: int
     until: int
@@ -209,6 +215,7 @@ class PendingMessage:
     temporary: str
     fd: int = -1
     folder: str = ""
+    headers: StoredHeaders | None = None
 
 
 class Writer(Protocol):
@@ -218,9 +225,10 @@ class Writer(Protocol):
     def write(self, draft: Draft) -> PendingMessage:
         """Writes a message that no consumer sees yet. QueueFullError if no id is left."""
 
-    def write_copy(self, mid: int, payload: bytes, file: str | None) -> PendingMessage:
+    def write_copy(self, mid: int, content: Content, file: str | None) -> PendingMessage:
         """Writes a copy of a message under the same id. file: the path at which the original was a moment ago, None if
-        unknown. FileExistsError for an id that another program is writing; NoSuchQueueError."""
+        unknown. UnsupportedError for headers that the layout cannot keep; FileExistsError for an id that another
+        program is writing; NoSuchQueueError."""
 
     def sync(self, requests: Collection[list[PendingMessage]]) -> dict[int, OSError]:
         """Makes messages durable; a list as a whole if the layout can. Returns the failed requests by first id."""
@@ -268,11 +276,11 @@ class Publisher:
         """Clients of pending pushes, by first id."""
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Writes messages that are not visible yet, all or none. Returns their ids. NoKeysError for a key;
-        QueueFullError, OSError."""
+        """Writes messages that are not visible yet, all or none. Returns their ids. UnsupportedError for an attribute
+        that the storage cannot keep; QueueFullError, OSError."""
         for draft in drafts:
-            if draft.key is not None:
-                raise NoKeysError(self.options.storage)
+            if draft[2:] != PLAIN:
+                refuse_attributes(self.options.storage, draft)
         if self.options.capacity is not None:
             self.require_room(len(drafts))
         request: list[PendingMessage] = []

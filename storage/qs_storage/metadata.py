@@ -9,6 +9,9 @@ gets a new id and begins at 0: `user.qs.receives` is `COUNT`, or `COUNT MID`, wh
 the store has the reasons: `user.qs.reason` is the last one of a release or reject, whatever the id. The hidden files
 are `.MID.attributes` and `.MID.reason`.
 
+`HeaderStore`, of the vsqs layout: the headers of a message (`user.qs.headers`). Those that an attribute has no room for
+are in the hidden file `.MID.headers`, and the attribute says how large that is.
+
 `OriginStore`, of the vsqs layout: the origin of a dead letter (`engine.Origin`). An origin is written before the move,
 and counts for the id after the move. It is a line of `user.qs.dead`, with a second line while a dead letter moves on;
 the hidden file is `.MID.dead` in the target directory.
@@ -20,25 +23,30 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from .disk import NO_ROOM, Disk
-from .engine import Origin
+from .engine import Headers, Origin
+from .headers import carried, pack_headers, unpack_headers
 
 _PROBE = "user.qs.probe"
 _OURS = "user.qs."
 _RECEIVES = "user.qs.receives"
 _DELAYED = "user.qs.delayed"
+_HEADERS = "user.qs.headers"
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.ENOENT}) | _DENIED
 """Errors of an extended attribute that is missing or must not be read."""
 _LARGEST = 2000
-"""Bytes of the largest hidden file."""
+"""Bytes of the largest hidden file but those of headers."""
+_LARGEST_HEADERS = 64 << 10
+"""Bytes of the largest hidden file of headers: 8 KiB of text, as JSON."""
 _LONGEST_REASON = 1024
 """Bytes of a reason. Another program may have written more."""
-_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Matches characters of another program's reason that no answer can carry."""
+_MOST_IN_ATTRIBUTE = 1024
+"""Bytes of headers in an attribute. ext4 has 4 KiB for all attributes of a file, and a reason and two origins have to
+fit in later."""
 _ORIGIN = re.compile("([0-9]{1,18}) " * 5 + r"(receives|rejected) ([^\n]+)")
 
 Value = TypeVar("Value")
@@ -198,6 +206,7 @@ class FileMessage(NamedTuple):
     attributes: Attributes
     payload: bytes
     reason: str = ""
+    headers: Headers = ()
 
 
 def _number(value: bytes) -> int:
@@ -215,7 +224,7 @@ def _decode_attributes(content: bytes) -> Attributes:
 
 
 def _decode_reason(content: bytes) -> str:
-    return _NOT_IN_XML.sub("\ufffd", content[:_LONGEST_REASON].decode(errors="replace"))
+    return carried(content[:_LONGEST_REASON].decode(errors="replace"))
 
 
 _ATTRIBUTES = Kind(_RECEIVES, ".attributes", 10, lambda attributes: b"%d %d" % attributes, _decode_attributes)
@@ -224,7 +233,7 @@ _REASON: Kind[str] = Kind("user.qs.reason", ".reason", 10, str.encode, _decode_r
 
 class AttributeStore(MetadataStore[Attributes]):
     """Reads and writes the attributes of messages in the vsqs layout. `reasons` has the reasons with which messages
-    were given back.
+    were given back, `headers` what their producers said beside the payload.
 
     Receives count for one id only: a moved message, whose file and attributes are the same, begins at 0."""
 
@@ -233,6 +242,7 @@ class AttributeStore(MetadataStore[Attributes]):
         super().__init__(_ATTRIBUTES, directory, disk, lists=lists, sync=sync)
         self.reasons = MetadataStore(_REASON, directory, disk, lists=lists, sync=sync)
         """The reasons with which messages were given back; empty for none."""
+        self.headers = HeaderStore(directory, disk, beside=self.beside, sync=sync)
 
     def read(self, path: str, mid: int) -> Attributes:
         stored = self._stored(path, mid)
@@ -245,8 +255,8 @@ class AttributeStore(MetadataStore[Attributes]):
         return _count(self._attribute(path, _RECEIVES), mid)
 
     def may_be_there(self, path: str, mid: int) -> bool:
-        """Tells whether a message may have attributes, a reason or an origin. Takes as long as reading one of them.
-        Returns False for most messages of other programs. OSError."""
+        """Tells whether a message may have attributes, headers, a reason or an origin. Takes as long as reading one of
+        them. Returns False for most messages of other programs. OSError."""
         if not self._lists or mid in self.unwritten or mid in self.reasons.unwritten:
             return True
         return any(name.startswith(_OURS) for name in self._names(path))
@@ -288,6 +298,105 @@ class AttributeStore(MetadataStore[Attributes]):
 def store_for(directory: str, disk: Disk, *, sync: bool) -> AttributeStore:
     """Returns the store for the directory's file system. sync: True to sync hidden files. OSError."""
     return AttributeStore(directory, disk, lists=lists_attributes(directory, disk), sync=sync)
+
+
+# -- headers of the vsqs layout ---------------------------------------------------------------------------------------
+
+
+class StoredHeaders(NamedTuple):
+    """Where the headers of a message are. size: their bytes; is_file: True if they are in a hidden file."""
+
+    size: int
+    is_file: bool
+
+
+class HeaderStore:
+    """Reads and writes the headers of one directory's messages. A push writes them, and nothing changes them.
+
+    Ensures that headers which were written are there, or the push fails: unlike other metadata, they are the
+    producer's. They are an attribute of the message's file, which renames keep, unless that has no room for them: then
+    they are in a hidden file, and the attribute has its size."""
+
+    def __init__(self, directory: str, disk: Disk, *, beside: bool, sync: bool) -> None:
+        """beside: True on a file system without extended attributes; sync: True to sync hidden files."""
+        self._directory = directory
+        self._disk = disk
+        self._beside = beside
+        self._sync = sync
+        self._match = re.compile(r"\.([0-9]{1,18})\.headers").fullmatch
+
+    def write(self, path: str, mid: int, headers: Headers) -> StoredHeaders:
+        """Writes the headers of a message, before it is visible. OSError: the caller has to `forget` them."""
+        content = pack_headers(headers)
+        if not self._beside and len(content) <= _MOST_IN_ATTRIBUTE:
+            try:
+                self._disk.setxattr(path, _HEADERS, content, follow_symlinks=False)
+            except OSError as error:
+                # Some file systems have less room for attributes. A full disk refuses the file too.
+                if error.errno not in NO_ROOM | {errno.E2BIG, errno.ERANGE}:
+                    raise
+            else:
+                return StoredHeaders(len(content), is_file=False)
+        self._write_file(path, mid, content)
+        return StoredHeaders(len(content), is_file=True)
+
+    def _write_file(self, path: str, mid: int, content: bytes) -> None:
+        if not self._beside:
+            self._disk.setxattr(path, _HEADERS, b"%d" % len(content), follow_symlinks=False)
+        self._disk.write_file(self._path(mid), content, sync=self._sync)
+
+    def find(self, path: str, mid: int) -> StoredHeaders | None:
+        """Looks for the headers of a message. Returns None for a message without any. OSError."""
+        content = b"" if self._beside else self._attribute(path)
+        if content and not _number(content):
+            return StoredHeaders(len(content), is_file=False)
+        if not content and not self._beside:
+            return None
+        try:
+            size = self._disk.lstat(self._path(mid)).st_size
+        except FileNotFoundError:
+            return None
+        return StoredHeaders(size, is_file=True)
+
+    def read(self, path: str, mid: int, *, is_file: bool) -> Headers:
+        """Reads the headers of a message; none if the message is gone. is_file: see StoredHeaders. OSError."""
+        return unpack_headers(self._read_file(mid) if is_file else self._attribute(path))
+
+    def move(self, mid: int, into: "HeaderStore", path: str, new: int) -> None:
+        """Writes the hidden file with the headers of a message that is about to move to another directory. path: the
+        message's file; new: the id after the move. OSError."""
+        into._write_file(path, new, self._read_file(mid))
+
+    def forget(self, mid: int) -> None:
+        """Removes the hidden file with the headers of a message that is gone, if there is one. OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(self._path(mid))
+
+    def left_behind(self, names: Iterable[str], known: Callable[[int], bool]) -> list[str]:
+        """Returns the hidden files without messages, which programs that know no headers leave behind. names: the names
+        in the directory that are not messages; known: tells whether a message exists."""
+        return [match[0] for match in filter(None, map(self._match, names)) if not known(int(match[1]))]
+
+    def _path(self, mid: int) -> str:
+        return f"{self._directory}/.{mid}.headers"
+
+    def _read_file(self, mid: int) -> bytes:
+        try:
+            fd = self._disk.open_file(self._path(mid), os.O_RDONLY)
+        except (FileNotFoundError, PermissionError):
+            return b""
+        try:
+            return self._disk.read(fd, _LARGEST_HEADERS)
+        finally:
+            self._disk.close(fd)
+
+    def _attribute(self, path: str) -> bytes:
+        try:
+            return self._disk.getxattr(path, _HEADERS, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return b""
+            raise
 
 
 # -- origins of the vsqs layout ---------------------------------------------------------------------------------------

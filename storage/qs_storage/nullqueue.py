@@ -34,7 +34,7 @@ class NullQueue:
         return 0
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Counts messages and gives them ids. Ignores keys, as nothing is stored twice."""
+        """Counts messages and gives them ids. Ignores keys, as nothing is stored twice, and all other attributes."""
         return self.push_payloads([draft.payload for draft in drafts])
 
     def push_payloads(self, payloads: Sequence[bytes]) -> list[int]:

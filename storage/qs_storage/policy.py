@@ -1,7 +1,10 @@
-"""The rules of a queue's options, for every storage: capacity, retention, back-off and dead letters.
+"""The rules of a queue's options, for every storage: capacity, retention, back-off and dead letters; and what a storage
+refuses.
 
 The rules say which options a storage accepts, and what follows from them for messages. They keep no state, except
 `DeadLetterMoves`, which remembers the failures that are logged already.
+
+Refusals. A storage that cannot do something raises an error that says what, and which storages can.
 
 Retention. Messages are too old for their queue by their id: the time of the push, of the death in a dead-letter queue,
 or for a copy of the push of the original.
@@ -17,11 +20,14 @@ Dead letters. A message that was received too often, or was rejected, moves to a
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 from .engine import (
     SECOND,
     DeadLetterCycleError,
+    Draft,
+    Feature,
     Message,
     NoDeadLetterQueueError,
     NoRoomError,
@@ -37,14 +43,42 @@ _logger = logging.getLogger(__name__)
 Kind = TypeVar("Kind")
 Moved = TypeVar("Moved")
 
-_WITH_RETENTION = ("dirq", "dirq-simple", "files", "journal", "sqs")
-"""Storages that remove old messages."""
-_WITH_BACKOFF = ("dirq", "dirq-simple", "files", "journal")
-_WITH_DEAD_LETTERS = ("files", "journal", "sqs")
-_WITH_REASONS = ("files", "journal")
-"""Storages that keep reasons, and reject messages."""
-REDRIVING = "'files' and 'journal'"
-"""Storages that can take back a receive, and move dead letters to other queues."""
+STORAGES_WITH: Mapping[Feature, tuple[str, ...]] = {
+    Feature.KEY: ("journal", "memcached"),
+    Feature.UNIQUE: ("journal",),
+    Feature.PRIORITY: ("journal",),
+    Feature.EXPIRES: ("journal",),
+    Feature.GROUP: ("journal",),
+    Feature.HEADERS: ("journal", "files", "dirq", "memcached", "sqs"),
+    Feature.RETENTION: ("journal", "files", "dirq", "dirq-simple", "sqs"),
+    Feature.BACKOFF: ("journal", "files", "dirq", "dirq-simple"),
+    Feature.PACE: ("journal",),
+    Feature.DEAD: ("journal", "files", "sqs"),
+    Feature.REDRIVE: ("journal", "files"),
+    Feature.REASON: ("journal", "files"),
+}
+"""The storages of this distribution with a feature, for the texts of refusals. Storages on other servers are imported
+only when one is asked for, so an error cannot ask them; a test compares."""
+PLAIN = Draft(b"")[2:]
+"""What follows the delay in a draft without attributes: every storage takes that."""
+_ATTRIBUTES = (
+    (Feature.KEY, "key", "keeps no keys"),
+    (Feature.UNIQUE, "unique", "keeps no keys for as long as a message waits"),
+    (Feature.PRIORITY, "priority", "has no priorities"),
+    (Feature.EXPIRES, "expires", "does not let messages expire"),
+    (Feature.GROUP, "group", "has no groups"),
+    (Feature.HEADERS, "headers", "keeps no headers"),
+)
+"""What a storage lacks that cannot keep an attribute, in the order of `PLAIN`."""
+_OPTIONS = (
+    (Feature.RETENTION, "retention", "does not remove old messages"),
+    (Feature.BACKOFF, "backoff", "has no back-off"),
+    (Feature.GROUP, "group-in-flight", "has no groups"),
+    (Feature.GROUP, "fair", "has no groups"),
+    (Feature.PACE, "max-in-flight", "has no bound of messages in flight"),
+    (Feature.PACE, "rate", "has no rate"),
+)
+"""What a storage lacks that cannot obey an option."""
 
 DEFAULT_MAX = 3600 * SECOND
 """The longest back-off of a queue that names none."""
@@ -75,15 +109,6 @@ def require_room(
     # What others have removed meanwhile makes room, and was not known yet.
     if (now := held()) + more > capacity:
         raise QueueFullError(f"queue {qid!r} holds {now} messages; its capacity is {capacity}")
-
-
-def refuse_retention(options: Options) -> None:
-    """Refuses a retention that the storage cannot keep. UnsupportedError."""
-    if options.retention is not None and options.storage not in _WITH_RETENTION:
-        raise UnsupportedError(
-            f"the storage {options.storage!r} does not remove old messages: 'retention' is for queues of the storages "
-            + ", ".join(map(repr, _WITH_RETENTION))
-        )
 
 
 def too_old_since(options: Options, now: int) -> int | None:
@@ -129,13 +154,48 @@ def contradiction_in(options: Options) -> str | None:
     return f"'backoff' is longer than 'backoff-max', which is {longest / SECOND:g} seconds"
 
 
-def refuse_backoff(options: Options) -> None:
-    """Refuses a back-off that the storage cannot keep. UnsupportedError."""
-    if options.backoff is not None and options.storage not in _WITH_BACKOFF:
-        raise UnsupportedError(
-            f"the storage {options.storage!r} has no back-off: 'backoff' is for queues of the storages "
-            + ", ".join(map(repr, _WITH_BACKOFF))
-        )
+# -- what a storage refuses -------------------------------------------------------------------------------------------
+
+
+def storages_with(feature: Feature) -> str:
+    """Returns the storages that have a feature, as a text: `'journal' and 'files'`."""
+    *others, last = map(repr, STORAGES_WITH[feature])
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _lacking(storage: str, feature: Feature, name: str, lack: str) -> UnsupportedError:
+    storages = "storage" if len(STORAGES_WITH[feature]) == 1 else "storages"
+    return UnsupportedError(
+        f"the storage {storage!r} {lack}: {name!r} is for queues of the {storages} {storages_with(feature)}"
+    )
+
+
+def refuse_attributes(storage: str, draft: Draft) -> None:
+    """Refuses a message with an attribute that the storage cannot keep. UnsupportedError. Call it only for a draft that
+    is not `PLAIN`, as most are."""
+    for (feature, name, lack), value, default in zip(_ATTRIBUTES, draft[2:], PLAIN, strict=True):
+        if value != default and storage not in STORAGES_WITH[feature]:
+            raise _lacking(storage, feature, name, lack)
+
+
+def refuse_options(options: Options) -> None:
+    """Refuses options that the storage cannot obey. UnsupportedError. `check_dead_letter` refuses dead letters."""
+    for feature, name, lack in _OPTIONS:
+        if getattr(options, name.replace("-", "_")) and options.storage not in STORAGES_WITH[feature]:
+            raise _lacking(options.storage, feature, name, lack)
+
+
+def obeyed(options: Options, storage: str) -> tuple[Options, list[str]]:
+    """Returns options for a queue that gets another storage, and the names of those that this storage cannot obey,
+    which are left out."""
+    lost = [
+        name
+        for feature, name, _ in _OPTIONS
+        if getattr(options, name.replace("-", "_")) and storage not in STORAGES_WITH[feature]
+    ]
+    defaults = Options()
+    left_out = {name.replace("-", "_"): getattr(defaults, name.replace("-", "_")) for name in lost}
+    return replace(options, storage=storage, **left_out), lost
 
 
 # -- dead letters -----------------------------------------------------------------------------------------------------
@@ -144,31 +204,26 @@ def refuse_backoff(options: Options) -> None:
 def refuse_uncounted(storage: str, *, count: bool) -> None:
     """Refuses count=False, for a storage that cannot take a receive back. UnsupportedError."""
     if not count:
-        raise UnsupportedError(f"the storage {storage!r} cannot take a receive back (count='no'): {REDRIVING} can")
+        raise UnsupportedError(
+            f"the storage {storage!r} cannot take a receive back (count='no'): {storages_with(Feature.REDRIVE)} can"
+        )
 
 
 def refuse_reason(storage: str, reason: str | None) -> None:
     """Refuses a reason, for a storage that keeps none. UnsupportedError."""
     if reason is not None:
-        raise UnsupportedError(f"the storage {storage!r} keeps no reasons: {_with_reasons()} can")
+        raise UnsupportedError(f"the storage {storage!r} keeps no reasons: {storages_with(Feature.REASON)} can")
 
 
 def refuse_reject(storage: str) -> UnsupportedError:
     """Returns the error of a storage that cannot reject messages."""
-    return UnsupportedError(f"the storage {storage!r} rejects no messages: {_with_reasons()} can")
-
-
-def _with_reasons() -> str:
-    return " and ".join(map(repr, _WITH_REASONS))
+    return UnsupportedError(f"the storage {storage!r} rejects no messages: {storages_with(Feature.REASON)} can")
 
 
 def refuse_dead_letters(options: Options) -> None:
     """Refuses a dead-letter queue, for a storage without dead letters. UnsupportedError."""
-    if options.dead_letter and options.storage not in _WITH_DEAD_LETTERS:
-        raise UnsupportedError(
-            f"the storage {options.storage!r} has no dead letters: 'dead-letter' is for queues of the storages "
-            + " and ".join(map(repr, _WITH_DEAD_LETTERS))
-        )
+    if options.dead_letter and options.storage not in STORAGES_WITH[Feature.DEAD]:
+        raise _lacking(options.storage, Feature.DEAD, "dead-letter", "has no dead letters")
 
 
 def check_dead_letter(qid: str, options: Options, queues: Mapping[str, Options], storage: str | None) -> None:

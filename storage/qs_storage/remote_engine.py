@@ -28,11 +28,10 @@ from .engine import (
 )
 from .names import directory_of, qid_of
 from .policy import (
-    refuse_backoff,
     refuse_dead_letters,
+    refuse_options,
     refuse_reason,
     refuse_reject,
-    refuse_retention,
     refuse_uncounted,
 )
 from .settings import MAKING, make_queue, read_options, write_options
@@ -226,8 +225,7 @@ class RootedEngine(RemoteEngine, Generic[Q]):
     def check_options(self, options: Options) -> None:
         """Refuses options that only other storages have. UnsupportedError."""
         refuse_dead_letters(options)
-        refuse_retention(options)
-        refuse_backoff(options)
+        refuse_options(options)
 
     def queues(self) -> Collection[str]:
         return self._options.keys()

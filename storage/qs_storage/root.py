@@ -21,7 +21,7 @@ from .engine import (
     UnsupportedError,
 )
 from .names import PRIVATE, directory_of, parse_message, qid_of
-from .policy import check_dead_letter, refuse_backoff, refuse_retention
+from .policy import check_dead_letter, refuse_options
 from .remote_engine import installed_engines
 from .settings import MAKING, make_queue, read_options, storage_in, write_options
 from .shared import EngineContext, EngineQueue, Totals
@@ -213,8 +213,7 @@ class RootDirectory:
             known = ", ".join(map(repr, self._storages))
             raise UnsupportedError(f"there is no storage {options.storage!r}; this server has {known}")
         options = replace(options, storage=options.storage or self._default)
-        refuse_retention(options)
-        refuse_backoff(options)
+        refuse_options(options)
         self._check_dead_letter(qid, options)
         make_queue(self.path, qid, options, self._disk, made=partial(self._open, directory, strict=True))
         self.dirty = True
@@ -223,8 +222,7 @@ class RootDirectory:
         """Replaces a queue's options, first in its directory. Checks the dead-letter queue only if it changes, so that
         one which has become unusable does not prevent other changes. If it raises, nothing has changed: OSError,
         UnsupportedError, DeadLetterCycleError."""
-        refuse_retention(options)
-        refuse_backoff(options)
+        refuse_options(options)
         # Only a new one: a queue whose dead-letter queue is gone can still be changed.
         if options.dead_letter != queue.options.dead_letter:
             self._check_dead_letter(queue.qid, options)

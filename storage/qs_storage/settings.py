@@ -26,16 +26,30 @@ _OPTIONS_HELP = (
     "capacity = messages (from 1), paused = true or false, timestamps = 'us' or 'ms', "
     "dead-letter = the 'name' of a queue and with it max-receives = 1 to 1000, retention = seconds (more than 0), "
     "backoff = seconds (more than 0), backoff-max = seconds with it, "
+    "group-in-flight = messages (from 1), fair = true or false, max-in-flight = messages (from 1), "
+    "rate = messages a second (more than 0), "
     "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
 _LONGEST = 10**15 - 1
 """Microseconds. Some 31 years: the longest time that an answer can say. Older servers wrote 10**15, and a file may have
 been written by hand: a longer time counts as this one."""
 _MOST_MESSAGES = 10**18 - 1
-"""The greatest capacity that an answer can say. A greater one counts as this one: neither is ever reached."""
+"""The greatest number of messages that an answer can say. A greater one counts as this one: neither is ever reached."""
+_LEAST_RATE, _MOST_RATE = 1e-9, 1e9
+"""One message in 31 years, and one each nanosecond. A rate beyond them counts as the nearer one."""
 _MOST_RECEIVES = 1000
-_DURATIONS = ("retention", "backoff", "backoff-max")
-"""Options in seconds, which have to be greater than 0 if they are given."""
+_DURATIONS = ("visibility", "retention", "backoff", "backoff-max")
+"""Options in seconds. All but a visibility have to be greater than 0 if they are given."""
+_NUMBERS = ("capacity", "group-in-flight", "max-in-flight")
+"""Options in messages, from 1 on if they are given."""
+_SWITCHES = ("paused", "fair")
+"""Options that are true or false."""
+_WRITTEN = (
+    *("storage", *_DURATIONS, *_NUMBERS, "dead-letter", "max-receives", "rate", *_SWITCHES),
+    *("timestamps", "schema", "body"),
+)
+"""All options, in the order in which they are written."""
+_DEFAULTS = Options()
 
 
 def read_options(directory: str, default_storage: str) -> Options:
@@ -66,10 +80,10 @@ def _set(options: Options, key: str, value: object) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
     if key == "storage" and isinstance(value, str):
         options.storage = value
-    elif key == "visibility" and number:
-        options.visibility = _micros(value)  # type: ignore[arg-type]
-    elif key == "capacity" and isinstance(value, int) and number and value >= 1:
-        options.capacity = min(value, _MOST_MESSAGES)
+    elif key in _NUMBERS and isinstance(value, int) and number and value >= 1:
+        setattr(options, key.replace("-", "_"), min(value, _MOST_MESSAGES))
+    elif key == "rate" and number and value:
+        options.rate = float(min(max(value, _LEAST_RATE), _MOST_RATE))  # type: ignore[call-overload]
     elif key == "timestamps" and value in ("us", "ms"):
         options.timestamps = str(value)
     elif key == "dead-letter" and isinstance(value, str) and value:
@@ -77,11 +91,11 @@ def _set(options: Options, key: str, value: object) -> None:
         options.dead_letter = value
     elif key == "max-receives" and isinstance(value, int) and number and 1 <= value <= _MOST_RECEIVES:
         options.max_receives = value
-    elif key in _DURATIONS and number and value:
-        setattr(options, key.replace("-", "_"), max(_micros(value), 1))  # type: ignore[arg-type]
-    elif key == "paused" and isinstance(value, bool):
-        options.paused = value
-    elif key in ("schema", "body") and isinstance(value, str) and is_plain(value):
+    elif key in _DURATIONS and number and (value or key == "visibility"):
+        setattr(options, key.replace("-", "_"), max(_micros(value), int(bool(value))))  # type: ignore[arg-type]
+    elif (key in _SWITCHES and isinstance(value, bool)) or (
+        key in ("schema", "body") and isinstance(value, str) and is_plain(value)
+    ):
         setattr(options, key, value)
     else:
         wrong = (
@@ -109,26 +123,25 @@ def storage_in(root: str, qid: str, default: str) -> str | None:
 
 def write_options(directory: str, options: Options, disk: Disk) -> None:
     """Writes the options atomically, whatever the durability, because a start refuses a torn file."""
-    lines = [f'storage = "{options.storage}"', f"visibility = {options.visibility / SECOND}"]
-    if options.capacity is not None:
-        lines.append(f"capacity = {options.capacity}")
-    if options.dead_letter:
-        name = json.dumps(options.dead_letter, ensure_ascii=False).replace("\x7f", "\\u007f")  # as TOML has it
-        lines += [f"dead-letter = {name}", f"max-receives = {options.max_receives}"]
-    for key in _DURATIONS:
-        duration = getattr(options, key.replace("-", "_"))
-        if duration is not None:
-            lines.append(f"{key} = {duration / SECOND}")
-    if options.paused:
-        lines.append("paused = true")
-    if options.timestamps != "us":
-        lines.append(f'timestamps = "{options.timestamps}"')
     for key, value in (("schema", options.schema), ("body", options.body)):
         if not is_plain(value):
             raise StorageError(f"{key} = {value!r}: of letters, digits and = , ? * only")
-        if value:
-            lines.append(f'{key} = "{value}"')
-    disk.write_file(f"{directory}/{FILE}", ("\n".join(lines) + "\n").encode(), sync=True)
+    fields = ((key, getattr(options, key.replace("-", "_"))) for key in _WRITTEN)
+    lines = [f"{key} = {_as_toml(key, value)}\n" for key, value in fields if _is_set(key, value)]
+    disk.write_file(f"{directory}/{FILE}", "".join(lines).encode(), sync=True)
+
+
+def _is_set(key: str, value: object) -> bool:
+    """Tells whether an option has to be written: it differs from the default, or is one to be seen."""
+    return key in ("storage", "visibility") or value != getattr(_DEFAULTS, key.replace("-", "_"))
+
+
+def _as_toml(key: str, value: object) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # as TOML has it
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value / SECOND if key in _DURATIONS else value)  # type: ignore[operator]
 
 
 # A directory gets its name only with its options in it: a listing of the root shows a whole queue or none.

@@ -10,6 +10,7 @@ from qs_schemas.serializing import WrittenQueues
 from qs_storage.engine import (
     DEFAULT_VISIBILITY,
     SECOND,
+    Feature,
     NoSuchQueueError,
     Options,
     Queue,
@@ -17,7 +18,7 @@ from qs_storage.engine import (
     Redrive,
     UnsupportedError,
 )
-from qs_storage.policy import REDRIVING, contradiction_in
+from qs_storage.policy import contradiction_in, storages_with
 
 from ..broker.jobs import Pause
 from .service import Answer, BadRequestError, Service, duration, in_room, qid_of
@@ -315,6 +316,7 @@ def _redrive(service: Service, qid: str) -> Redrive:
     queue = service.storage.queue(qid)
     if queue.redrive is None:
         raise UnsupportedError(
-            f"queue {qid!r} has the storage {queue.options.storage!r}, which moves no dead letters back: {REDRIVING} do"
+            f"queue {qid!r} has the storage {queue.options.storage!r}, which moves no dead letters back: "
+            f"{storages_with(Feature.REDRIVE)} do"
         )
     return queue.redrive

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..disk import Disk
-from ..message_store import PendingMessage
+from ..engine import Headers, UnsupportedError
+from ..message_store import Content, PendingMessage
+from ..metadata import StoredHeaders
 from ..watch import CREATE, DELETE, IS_DIRECTORY, MOVED_FROM, MOVED_TO
 from .elements import (
     ATTEMPTS,
@@ -40,7 +42,7 @@ from .elements import (
     remove_element,
     remove_if_empty,
 )
-from .schema import Body
+from .schema import HEADER, Body, decode_headers, encode_headers
 
 _logger = logging.getLogger(__name__)
 GRANULARITY = 60
@@ -113,12 +115,12 @@ class Layout(ABC):
 
     @abstractmethod
     def size(self, place: str, status: os.stat_result) -> int | None:
-        """Returns the bytes of an element's payload; None if the element is not a message. status: the element's.
-        FileNotFoundError."""
+        """Returns the bytes of an element's payload and headers; None if the element is not a message. status: the
+        element's. FileNotFoundError."""
 
     @abstractmethod
-    def read(self, place: str) -> bytes:
-        """Reads the payload."""
+    def read(self, place: str) -> Content:
+        """Reads the payload and the headers."""
 
     @abstractmethod
     def erase(self, place: str) -> None:
@@ -128,14 +130,14 @@ class Layout(ABC):
     def remove_obsolete(self) -> None:
         """Removes what is left of erased elements after a commit. Never raises."""
 
-    def write(self, mid: int, payload: bytes, until: int) -> PendingMessage:
+    def write(self, mid: int, content: Content, until: int) -> PendingMessage:
         """Writes a message under a temporary name. Tries again if another program's purge has removed the empty
         intermediate directory. until: when the message becomes visible, 0 for at once. FileExistsError;
-        FileNotFoundError if the queue is gone; UnsupportedError for the payload."""
-        pending = self._prepare(mid, payload, until)
+        FileNotFoundError if the queue is gone; UnsupportedError for the payload or the headers."""
+        pending = self._prepare(mid, content, until)
         for _ in range(ATTEMPTS):
             try:
-                self._write(pending, payload)
+                self._write(pending, content)
             except FileNotFoundError:
                 self._make(os.path.basename(os.path.dirname(pending.temporary)))
             else:
@@ -143,11 +145,11 @@ class Layout(ABC):
         raise FileNotFoundError(errno.ENOENT, f"removed by another program {ATTEMPTS} times", pending.temporary)
 
     @abstractmethod
-    def _prepare(self, mid: int, payload: bytes, until: int) -> PendingMessage:
-        """Checks a payload, and returns what `_write` writes. UnsupportedError."""
+    def _prepare(self, mid: int, content: Content, until: int) -> PendingMessage:
+        """Checks a payload and headers, and returns what `_write` writes. UnsupportedError."""
 
     @abstractmethod
-    def _write(self, pending: PendingMessage, payload: bytes) -> None:
+    def _write(self, pending: PendingMessage, content: Content) -> None:
         """Writes a message; if it raises OSError, nothing is left. Locks a message that becomes visible later, unless
         `publish` does."""
 
@@ -240,8 +242,8 @@ class SimpleLayout(Layout):
     def size(self, place: str, status: os.stat_result) -> int | None:
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
-    def read(self, place: str) -> bytes:
-        return self._disk.read_file(self.element(place))
+    def read(self, place: str) -> Content:
+        return self._disk.read_file(self.element(place)), ()
 
     def erase(self, place: str) -> None:
         path = self.element(place)
@@ -254,17 +256,21 @@ class SimpleLayout(Layout):
     def remove_obsolete(self) -> None:
         """Does nothing: erasing an element leaves nothing behind in this layout."""
 
-    def _prepare(self, mid: int, payload: bytes, until: int) -> PendingMessage:
+    def _prepare(self, mid: int, content: Content, until: int) -> PendingMessage:
         seconds = mid >> 24
         folder = f"{seconds - seconds % GRANULARITY:08x}"
         temporary = f"{self.path}/{folder}/{name_of(mid)}{TEMPORARY_SUFFIX}"
+        payload, headers = content
+        if headers:
+            # A copy: a push with headers is refused before.
+            raise UnsupportedError("an element of 'dirq-simple' is one file, the payload: headers have no place in it")
         return PendingMessage(mid, until, len(payload), temporary, folder=folder)
 
-    def _write(self, pending: PendingMessage, payload: bytes) -> None:
+    def _write(self, pending: PendingMessage, content: Content) -> None:
         fd = self._disk.open(pending.temporary, _NEW_FILE, 0o666)
         self._places.expect(pending.folder, CREATE, name_of(pending.mid) + TEMPORARY_SUFFIX)
         try:
-            self._fill(fd, payload)
+            self._fill(fd, content[0])
         except BaseException:
             self.discard(pending)
             raise
@@ -371,10 +377,27 @@ class QueueLayout(Layout):
         except FileNotFoundError:
             self._disk.lstat(self.element(place))  # or it is the element that is gone
             return None
-        return found.st_size if stat.S_ISREG(found.st_mode) else None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return found.st_size + (self._size_of_headers(place) if self.body.header else 0)
 
-    def read(self, place: str) -> bytes:
-        return self._disk.read_file(self._file(place))
+    def _size_of_headers(self, place: str) -> int:
+        try:
+            return self._disk.lstat(f"{self.path}/{place}/{HEADER}").st_size
+        except FileNotFoundError:
+            return 0
+
+    def read(self, place: str) -> Content:
+        # In this order: an element that goes in between has no payload either, and so is not taken for one without
+        # headers.
+        headers = self._read_headers(place) if self.body.header else ()
+        return self._disk.read_file(self._file(place)), headers
+
+    def _read_headers(self, place: str) -> Headers:
+        try:
+            return decode_headers(self._disk.read_file(f"{self.path}/{place}/{HEADER}"))
+        except FileNotFoundError:
+            return ()
 
     def erase(self, place: str) -> None:
         folder, _, name = place.partition("/")
@@ -398,24 +421,35 @@ class QueueLayout(Layout):
         except OSError as error:
             _logger.warning("%s stays behind: %s", path, error)
 
-    def _prepare(self, mid: int, payload: bytes, until: int) -> PendingMessage:
-        self.body.check(payload)
+    def _prepare(self, mid: int, content: Content, until: int) -> PendingMessage:
+        payload, headers = content
+        self.body.check(payload, headers)
         name = name_of(mid) + (DELAYED_SUFFIX if until else "")
-        return PendingMessage(mid, until, len(payload), f"{self.path}/{TEMPORARY_DIRECTORY}/{name}")
+        pending = PendingMessage(mid, until, len(payload), f"{self.path}/{TEMPORARY_DIRECTORY}/{name}")
+        if headers or self.body.mandatory:
+            pending.headers = StoredHeaders(len(encode_headers(headers)), is_file=True)
+            pending.size += pending.headers.size
+        return pending
 
-    def _write(self, pending: PendingMessage, payload: bytes) -> None:
+    def _write(self, pending: PendingMessage, content: Content) -> None:
         self._disk.mkdir(pending.temporary)
         try:
             if pending.until:
                 # It is locked when it gets its name: nobody can take it before its delay is over.
                 self._disk.mkdir(f"{pending.temporary}/{LOCKED_DIRECTORY}")
+            payload, headers = content
             self._fill(self._disk.open(f"{pending.temporary}/{self.body.piece}", _NEW_FILE, 0o666), payload)
+            if pending.headers is not None:
+                fd = self._disk.open(f"{pending.temporary}/{HEADER}", _NEW_FILE, 0o666)
+                self._fill(fd, encode_headers(headers))
         except BaseException:
             self.discard(pending)
             raise
 
     def sync_content(self, pending: PendingMessage) -> None:
         self._disk.sync_file(f"{pending.temporary}/{self.body.piece}")
+        if pending.headers is not None:
+            self._disk.sync_file(f"{pending.temporary}/{HEADER}")
         # The names of the pieces, which the rename takes along.
         self._disk.sync_directory(pending.temporary)
 

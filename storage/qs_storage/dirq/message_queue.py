@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 from ..directory_queue import DirectoryQueue
 from ..engine import Draft, Options, QueueFullError
-from ..message_store import PendingMessage
+from ..message_store import Content, PendingMessage
 from ..shared import EngineContext
 from .elements import (
     FAR,
@@ -227,15 +227,16 @@ class ElementWriter:
             if mid in self._places:
                 continue  # somebody whose clock is ahead has added it
             try:
-                return self._write(mid, draft.payload, self._clock() + draft.delay if draft.delay else 0)
+                until = self._clock() + draft.delay if draft.delay else 0
+                return self._write(mid, (draft.payload, draft.headers), until)
             except FileExistsError:
                 continue  # another publisher is writing one of that name
 
-    def write_copy(self, mid: int, payload: bytes, file: str | None) -> PendingMessage:
-        return self._write(mid, payload, 0)
+    def write_copy(self, mid: int, content: Content, file: str | None) -> PendingMessage:
+        return self._write(mid, content, 0)
 
-    def _write(self, mid: int, payload: bytes, until: int) -> PendingMessage:
-        pending = self._layout.write(mid, payload, until)
+    def _write(self, mid: int, content: Content, until: int) -> PendingMessage:
+        pending = self._layout.write(mid, content, until)
         if pending.folder and pending.folder not in self._places.folders:
             self._elements.folder_made(pending.folder)  # by us, or by somebody of whom we have not heard yet
         if until:

@@ -1,4 +1,5 @@
-"""Converts pieces of data of elements to bytes and back. A message of the server has one piece: its payload."""
+"""Converts pieces of data of elements to bytes and back. A message of the server has two pieces: its payload, and its
+headers if there are any."""
 
 import errno
 import re
@@ -6,15 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..engine import Options, StorageError, UnsupportedError
+from ..engine import Headers, Options, StorageError, UnsupportedError
+from ..headers import headers_among
 from .base import QueueError
 from .elements import LOCKED_DIRECTORY
 
 is_piece = re.compile("[0-9a-zA-Z]+").fullmatch
 """Matches the name of a piece of data, and so of its file."""
 _parse_type = re.compile(r"(binary|string|table)([?*]{0,2})").fullmatch
-DEFAULT_SCHEMA = "body=binary"
+DEFAULT_SCHEMA = "body=binary,header=table?"
 DEFAULT_BODY = "body"
+HEADER = "header"
+"""The piece that holds a message's headers, if it is a table: so do the programs that came with dirq."""
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n"}
 _UNESCAPES = {escape: character for character, escape in _ESCAPES.items()}
 _to_escape = re.compile(r"[\\\t\n]")
@@ -145,14 +149,22 @@ def _unescape(text: str) -> str:
 
 @dataclass(frozen=True)
 class Body:
-    """The piece of an element that holds a message's payload. piece: its name, which is also the name of its file;
-    text: True if the payload has to be UTF-8."""
+    """The pieces of an element that hold a message. piece: the name of the payload's, which is also the name of its
+    file; text: True if the payload has to be UTF-8; header: True if headers have a place; mandatory: True if every
+    element has that piece, also without headers."""
 
     piece: str
     text: bool
+    header: bool
+    mandatory: bool
 
-    def check(self, payload: bytes) -> None:
-        """Checks a payload. UnsupportedError for one that the piece cannot hold."""
+    def check(self, payload: bytes, headers: Headers) -> None:
+        """Checks a payload and headers. UnsupportedError if the element has no place for them."""
+        if headers and not self.header:
+            raise UnsupportedError(
+                f"the schema of this queue has no piece {HEADER}=table?, in which headers would be: make the queue "
+                "with it, or use one of another storage"
+            )
         if self.text:
             try:
                 payload.decode()
@@ -188,10 +200,26 @@ def body_of(options: Options) -> Body:
         raise StorageError(f"body = {piece!r}: the schema has no such piece of data, it has {', '.join(types)}")
     if schema.types[piece] == "table":
         raise StorageError(f"body = {piece!r}: a payload is bytes, so its type is binary or string, not table")
-    others = sorted(schema.mandatory - {piece})
+    has_header = schema.types.get(HEADER) == "table"
+    others = sorted(schema.mandatory - {piece} - ({HEADER} if has_header else set()))
     if others:
         raise StorageError(
-            f"the schema wants {', '.join(others)} in every element, and a message has its payload only ({piece}): "
-            "make them optional, with a ? behind the type"
+            f"the schema wants {', '.join(others)} in every element, and a message has its payload ({piece}) and its "
+            "headers only: make them optional, with a ? behind the type"
         )
-    return Body(piece, schema.types[piece] == "string")
+    return Body(piece, schema.types[piece] == "string", has_header, has_header and HEADER in schema.mandatory)
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Returns the content of the piece with a message's headers."""
+    return encode_table(dict(headers)).encode()
+
+
+def decode_headers(content: bytes) -> Headers:
+    """Returns the headers in a piece, those that can be some: other programs may write anything there. In the order of
+    their names, as a table has no other."""
+    try:
+        table = decode_table(content.decode(errors="replace"))
+    except QueueError:
+        return ()
+    return headers_among(sorted(table.items()))

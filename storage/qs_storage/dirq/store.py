@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from ..disk import READ
 from ..engine import SECOND, Durability, Options
-from ..message_store import FOREIGN, MessageState, MessageStore
+from ..message_store import FOREIGN, Content, MessageState, MessageStore
 from ..metadata import Kind, MetadataStore, lists_attributes
 from ..shared import EngineContext
 from .elements import FAR, Places, mid_at, time_of
@@ -183,7 +183,7 @@ class Elements(MessageStore):
     def is_current(self, mid: int, state: MessageState) -> bool:
         return True  # `look` has seen it
 
-    def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
+    def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> Content | None:
         if max_bytes is not None and self.index.size(mid) > max_bytes:
             return None
         try:

@@ -11,9 +11,10 @@ import stat
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 from ..disk import READ
-from ..engine import Durability, Options, Origin
-from ..message_store import MessageState, MessageStore
-from ..metadata import Attributes, OriginStore, store_for
+from ..engine import Durability, Headers, Options, Origin
+from ..index.midmap import MidMap
+from ..message_store import Content, MessageState, MessageStore
+from ..metadata import Attributes, OriginStore, StoredHeaders, store_for
 from ..names import FAR, MAX_MID, message_name
 from ..shared import EngineContext
 from ..watch import DELETE, MOVED_FROM, MOVED_TO
@@ -39,6 +40,8 @@ class MessageDirectory(MessageStore):
         super().__init__(path, qid, options, context)
         self.attributes = store_for(path, context.disk, sync=context.always)
         self.letters = OriginStore(path, context.disk, beside=self.attributes.beside, sync=context.always)
+        self._headed = MidMap()
+        """The loaded messages with headers: twice their bytes, and 1 more if they are in a hidden file."""
         self._unit = 1000 if options.timestamps == "ms" else 1
 
     # -- what the engine is told
@@ -106,8 +109,8 @@ class MessageDirectory(MessageStore):
             # Taken by a program that does not count. It must not become new again when it comes back.
             receives = 1
             self.attributes.write(path, mid, Attributes(receives))
-        self._load_history(mid, path)
-        index.load(mid, status.st_size, retrieved=receives > 0, delayed=delayed)
+        size = status.st_size + self._load_history(mid, path)
+        index.load(mid, size, retrieved=receives > 0, delayed=delayed)
         return True
 
     def _load_ready(self, mid: int, path: str, size: int) -> None:
@@ -116,14 +119,27 @@ class MessageDirectory(MessageStore):
             # One look tells for most messages that there is nothing to read.
             if self.attributes.may_be_there(path, mid):
                 retrieved = self.attributes.receives(path, mid) > 0
-                self._load_history(mid, path)
+                size += self._load_history(mid, path)
             self.index.load(mid, size, retrieved=retrieved, delayed=False)
 
-    def _load_history(self, mid: int, path: str) -> None:
+    def _load_history(self, mid: int, path: str) -> int:
+        """Reads where a message comes from, and why it was given back. Returns the bytes of its headers."""
         origin = self.letters.read(path, mid)
         if origin is not None:
             self.origins[mid] = origin
         self._load_reason(mid, path)
+        headers = self.attributes.headers.find(path, mid)
+        self._note_headers(mid, headers)
+        return 0 if headers is None else headers.size
+
+    def _note_headers(self, mid: int, headers: StoredHeaders | None) -> None:
+        if headers is not None:
+            self._headed.set(mid, 2 * headers.size + headers.is_file)
+
+    def stored_headers(self, mid: int) -> StoredHeaders | None:
+        """Returns where the headers of a loaded message are, None without any."""
+        found = self._headed.get(mid) if self._headed.count else None
+        return None if found is None else StoredHeaders(found // 2, is_file=found % 2 > 0)
 
     def _load_reason(self, mid: int, path: str) -> None:
         if reason := self.attributes.reasons.read(path, mid):
@@ -165,7 +181,7 @@ class MessageDirectory(MessageStore):
         # Nobody has to be kept away: a rename or an unlink succeeds for one of several processes.
         return nullcontext(self.look(mid, removing=removing))
 
-    def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> bytes | None:
+    def read(self, mid: int, hidden: int, max_bytes: int | None = None) -> Content | None:
         path = self.name_path(mid, hidden)
         try:
             fd = self._disk.open(path, READ)
@@ -184,26 +200,46 @@ class MessageDirectory(MessageStore):
                 return None
             if self.index.known_size(mid) is None and mid in self.index.ready:
                 self._load_ready(mid, path, status.st_size)
-            if max_bytes is not None and status.st_size > max_bytes:
+            stored = self.stored_headers(mid) if self._headed.count else None
+            size = status.st_size if stored is None else status.st_size + stored.size
+            if max_bytes is not None and size > max_bytes:
                 return None
-            return self._disk.read_all(fd, status.st_size)
+            payload = self._disk.read_all(fd, status.st_size)
         finally:
             self._disk.close(fd)
+        if stored is None:
+            return payload, ()
+        headers = self._read_headers(mid, hidden, is_file=stored.is_file)
+        return None if headers is None else (payload, headers)
+
+    def _read_headers(self, mid: int, hidden: int, *, is_file: bool) -> Headers | None:
+        """Returns the headers of a message, None if the message is in another state than `hidden`."""
+        path = self.name_path(mid, hidden)
+        headers = self.attributes.headers.read(path, mid, is_file=is_file)
+        # The file may have been renamed after it was opened: then it is not there to be asked.
+        if not headers and not os.path.lexists(path):
+            self.lost(mid, hidden)
+            return None
+        return headers
 
     # -- changes of ours
 
-    def add(self, mid: int, expiry: int, size: int) -> None:
-        """Adds a message to the index after its file has got its name."""
+    def add(self, mid: int, expiry: int, size: int, headers: StoredHeaders | None) -> None:
+        """Adds a message to the index after its file has got its name. size: with its headers."""
         self.context.watch.expect(self.watch, MOVED_TO, message_name(mid, expiry))
+        self._note_headers(mid, headers)
         self.index.add(mid, expiry, size)
         if expiry:
             self.announce(expiry)
         else:
             self.arrived()
 
-    def receive(self, mid: int, size: int, origin: Origin | None, reason: str | None) -> None:
-        """Adds a message that was moved here from another queue. origin: the origin of a dead letter; reason: the
-        message's last one, None without one."""
+    def receive(
+        self, mid: int, size: int, origin: Origin | None, reason: str | None, headers: StoredHeaders | None
+    ) -> None:
+        """Adds a message that was moved here from another queue. size: with its headers; origin: the origin of a dead
+        letter; reason: the message's last one, None without one."""
+        self._note_headers(mid, headers)
         self.index.add(mid, 0, size)
         if origin is not None:
             self.origins[mid] = origin
@@ -298,8 +334,8 @@ class MessageDirectory(MessageStore):
             self.lost(mid, expiry)
             return False
         self.context.watch.expect(self.watch, DELETE, message_name(mid, expiry))
-        self.drop(mid)
         self.forget_attributes(mid)
+        self.drop(mid)
         return True
 
     def drop(self, mid: int) -> None:
@@ -309,12 +345,24 @@ class MessageDirectory(MessageStore):
             self.origins.pop(mid, None)
         if self.reasons:
             self.reasons.pop(mid, None)
+        if self._headed.count:
+            self._headed.pop(mid)
 
-    def forget_attributes(self, mid: int) -> None:
-        """Removes the attributes of a message that is gone. If that fails, the next listing removes them."""
+    def forget_loaded(self) -> None:
+        """Forgets what is known of messages beside the index, for a new listing."""
+        self.origins.clear()
+        self.reasons.clear()
+        self._headed = MidMap()
+
+    def forget_attributes(self, mid: int, headers: StoredHeaders | None = None) -> None:
+        """Removes the attributes of a message that is gone, before `drop`. If that fails, a later listing removes them.
+        headers: those of a message that never was in the index."""
+        headers = headers or self.stored_headers(mid)
         try:
             self.attributes.forget(mid)
             self.letters.forget(mid)
+            if headers is not None and headers.is_file:
+                self.attributes.headers.forget(mid)
         except OSError as error:
             _logger.warning("the attributes of message %s stay behind in %s: %s", mid, self.path, error)
 

@@ -63,10 +63,8 @@ class WatchedDirectory(MessageDirectory):
             elif parsed is None:
                 self._log_ignored(name)
         index.reset(ready, hidden)
-        self.origins.clear()
-        self.reasons.clear()
-        for store in (self.attributes, self.letters):
-            store.clear(others, lambda mid: mid in index.messages or mid in written)
+        self.forget_loaded()
+        self._clear_metadata(others, written)
         last = next((mid for mid in reversed(ready) if mid < FAR), -1)
         # New ids have to be greater than all here, but not than mistakes.
         self.saw(max((mid for mid in hidden if last < mid < FAR), default=last))
@@ -74,6 +72,18 @@ class WatchedDirectory(MessageDirectory):
             self.arrived()
         if (due := index.expiries.first()) is not None:
             self.announce(due)
+
+    def _clear_metadata(self, others: list[str], written: set[int]) -> None:
+        """Removes metadata without messages. others: the names in the directory that are not messages; written:
+        messages that are being written."""
+
+        def known(mid: int) -> bool:
+            return mid in self.index.messages or mid in written
+
+        for store in (self.attributes, self.letters):
+            store.clear(others, known)
+        for name in self.attributes.headers.left_behind(others, known):
+            self.clear_left_behind(name)  # not at once: its message may have come since the directory was read
 
     def clear_left_behind(self, name: str, after: int = _STALE) -> bool:
         """Removes a file that has not been written to for `after` seconds. Returns True if the file is gone."""

@@ -16,6 +16,7 @@ from ..directory_queue import DirectoryQueue
 from ..disk import READ
 from ..engine import Draft, NoSuchQueueError, Options, Origin, Queue, Receipt, Redrive, StorageError
 from ..message_store import MessageState, PendingMessage
+from ..metadata import StoredHeaders
 from ..names import message_name
 from ..policy import DeadLetterMoves, dead_letter_queue, is_exhausted, new_origin, other_storage
 from ..shared import EngineContext
@@ -172,20 +173,20 @@ class FilesQueue(DirectoryQueue):
         try:
             moved = self._rename(mid, state, into, new, origin)
         except BaseException:
-            target._give_up(pending)
+            target._give_up(pending, source.stored_headers(mid))
             raise
         if not moved:
-            target._give_up(pending)
+            target._give_up(pending, source.stored_headers(mid))
             return None
         watch = self._context.watch
         watch.expect(source.watch, MOVED_FROM, message_name(mid, state.hidden))
         watch.expect(into.watch, MOVED_TO, message_name(new, 0))
-        reason = source.reasons.get(mid)
+        reason, headers = source.reasons.get(mid), source.stored_headers(mid)
+        source.forget_attributes(mid)
         source.drop(mid)
         source.touch()
-        into.receive(new, size, origin, reason)
+        into.receive(new, size, origin, reason, headers)
         target._files.discard([pending])
-        source.forget_attributes(mid)
         if origin is None:
             self._note_gone("redriven", mid, size, state.receives, peer=peer)
         else:
@@ -202,9 +203,9 @@ class FilesQueue(DirectoryQueue):
             self._files.discard([pending])
         return pending
 
-    def _give_up(self, pending: PendingMessage) -> None:
+    def _give_up(self, pending: PendingMessage, headers: StoredHeaders | None) -> None:
         self._files.discard([pending])
-        self._directory.forget_attributes(pending.mid)
+        self._directory.forget_attributes(pending.mid, headers)
 
     def _rename(self, mid: int, state: MessageState, into: WatchedDirectory, new: int, origin: Origin | None) -> bool:
         source = self._directory
@@ -218,6 +219,9 @@ class FilesQueue(DirectoryQueue):
                 changed = True
             if (reason := source.reasons.get(mid)) is not None:
                 into.attributes.reasons.write(path, new, reason)  # an attribute that is there already, or a hidden file
+            if (headers := source.stored_headers(mid)) is not None and headers.is_file:
+                source.attributes.headers.move(mid, into.attributes.headers, path, new)
+                changed = True
             # Before the rename: after a power loss, what is in the new directory has its origin.
             if changed and self._context.always:
                 self._context.disk.sync_file(path, READ)

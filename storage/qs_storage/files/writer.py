@@ -13,9 +13,9 @@ from collections.abc import Collection
 from itertools import chain
 
 from ..disk import READ
-from ..engine import Draft, NoSuchQueueError, QueueFullError
-from ..message_store import PendingMessage
-from ..metadata import Attributes
+from ..engine import Draft, Headers, NoSuchQueueError, QueueFullError
+from ..message_store import Content, PendingMessage
+from ..metadata import Attributes, StoredHeaders
 from ..names import MAX_MID, message_name
 from .listing import BATCH, END, TEMPORARY, WatchedDirectory
 
@@ -69,23 +69,35 @@ class FileWriter:
                 break
             self.discard([pending])
         directory.last_mid = max(mid, directory.last_mid)
-        if expiry:
-            self._write_delay(pending)
+        if expiry or draft.headers:
+            self._write_attributes(pending, draft.headers)
         return pending
 
-    def _write_delay(self, pending: PendingMessage) -> None:
-        delay = Attributes(delayed=pending.until)
+    def _write_attributes(self, pending: PendingMessage, headers: Headers) -> None:
+        """Writes the end of the delay, and the headers, while nobody sees the message."""
+        attributes = self._directory.attributes
         try:
-            self._directory.attributes.write(pending.temporary, pending.mid, delay, or_fail=True)
+            if pending.until:
+                delay = Attributes(delayed=pending.until)
+                attributes.write(pending.temporary, pending.mid, delay, or_fail=True)
+            if headers:
+                # Noted first: if writing them fails, a hidden file may be there.
+                pending.headers = StoredHeaders(0, is_file=True)
+                pending.headers = attributes.headers.write(pending.temporary, pending.mid, headers)
+                pending.size += pending.headers.size
         except BaseException:
             self.discard([pending])
             raise
 
-    def write_copy(self, mid: int, payload: bytes, file: str | None) -> PendingMessage:
+    def write_copy(self, mid: int, content: Content, file: str | None) -> PendingMessage:
+        payload, headers = content
         try:
             if os.path.lexists(self._new_path(mid)):
                 self._clear_half_copy(mid, payload)
-            return self._write(mid, 0, payload, file)
+            pending = self._write(mid, 0, payload, file)
+            if headers:
+                self._write_attributes(pending, headers)
+            return pending
         except FileNotFoundError:
             if self._directory.in_place():
                 raise
@@ -177,7 +189,7 @@ class FileWriter:
     def show(self, pending: PendingMessage) -> None:
         self._disk.rename(pending.temporary, self._directory.name_path(pending.mid, pending.until))
         self._directory.writing.discard(pending.mid)
-        self._directory.add(pending.mid, pending.until, pending.size)
+        self._directory.add(pending.mid, pending.until, pending.size, pending.headers)
 
     def finish(self, request: list[PendingMessage]) -> None:
         if request[0].mid in self._batches:
@@ -215,8 +227,8 @@ class FileWriter:
             self._directory.writing.discard(pending.mid)
             with contextlib.suppress(OSError):
                 self._close(pending)
-            if pending.until:
-                self._directory.forget_attributes(pending.mid)
+            if pending.until or pending.headers is not None:
+                self._directory.forget_attributes(pending.mid, pending.headers)
         if request:
             self._unlock(request)
 

@@ -82,6 +82,11 @@ class MemcachedEngine(RootedEngine[MemcachedQueue]):
             Feature.RETENTION,
             Feature.REASON,
             Feature.BACKOFF,
+            Feature.UNIQUE,
+            Feature.PRIORITY,
+            Feature.EXPIRES,
+            Feature.GROUP,
+            Feature.PACE,
             Feature.TELLS,
         }
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from ..engine import SECOND, Clock, QueueFullError, RemoteError
+from ..engine import SECOND, Clock, Headers, QueueFullError, RemoteError
+from ..headers import pack_headers, unpack_headers
 from .memcached_layout import Entry, ItemKeys
 from .memcached_pages import Pages
 from .memcached_servers import CALL_TIMEOUT, MemcachedServers, NoRoomError
@@ -28,8 +29,13 @@ _RECOUNT = 5.0
 """Seconds between two full counts. The item's number is too large after a crash, or when memcached evicts messages."""
 
 
+_HEADED = 0x80
+"""The bit in the ninth byte of a token that says that headers, and a line feed, are in front of the payload. A list has
+far fewer messages than would need that bit."""
+
+
 class StoredPayload(NamedTuple):
-    """A payload in memcached: the token in its keys, and its size."""
+    """A payload in memcached: the token in its keys, and its size, with that of the headers in front of it."""
 
     token: bytes
     size: int
@@ -46,12 +52,16 @@ class Payloads:
         self._keys = keys
         self._servers = servers
 
-    def store(self, payloads: Sequence[bytes]) -> list[StoredPayload]:
-        """Stores payloads, all or none."""
+    def store(self, contents: Sequence[tuple[bytes, Headers]]) -> list[StoredPayload]:
+        """Stores payloads with their headers, all or none."""
         # Random names: an item is never overwritten, so no lock is needed to store one.
         push = os.urandom(8)
+        payloads = [
+            b"%b\n%b" % (pack_headers(headers), payload) if headers else payload for payload, headers in contents
+        ]
         stored = [
-            StoredPayload(push + index.to_bytes(4, "big"), len(payload)) for index, payload in enumerate(payloads)
+            StoredPayload(push + (index | (_HEADED << 24 if headers else 0)).to_bytes(4, "big"), len(payload))
+            for index, (payload, (_, headers)) in enumerate(zip(payloads, contents, strict=True))
         ]
         batch: dict[str, bytes] = {}
         size = 0
@@ -72,15 +82,18 @@ class Payloads:
     def _chunks(self, payload: StoredPayload | Entry) -> list[str]:
         return [self._keys.chunk(payload.token, chunk) for chunk in range(-(-payload.size // CHUNK))]
 
-    def find(self, entries: Iterable[Entry]) -> dict[bytes, bytes]:
-        """Returns the complete payloads by token."""
+    def find(self, entries: Iterable[Entry]) -> dict[bytes, tuple[bytes, Headers]]:
+        """Returns the complete payloads by token, with their headers."""
         names = {entry.token: (entry.size, self._chunks(entry)) for entry in entries}
         items = self._servers.get([key for _, keys in names.values() for key in keys])
-        found = {}
+        found: dict[bytes, tuple[bytes, Headers]] = {}
         for token, (size, keys) in names.items():
             payload = b"".join([items.get(key, b"") for key in keys])
-            if len(payload) == size:
-                found[token] = payload
+            if len(payload) == size and token[8] & _HEADED:
+                headers, _, payload = payload.partition(b"\n")
+                found[token] = payload, unpack_headers(headers)
+            elif len(payload) == size:
+                found[token] = payload, ()
         return found
 
     def remove(self, payloads: Iterable[StoredPayload | Entry]) -> None:

@@ -4,7 +4,7 @@
     NAMESPACE:QUEUE:GENERATION:pN  page N: some messages in the order of their ids, each with its state
     NAMESPACE:QUEUE:GENERATION:n   the number of messages, of queues with a capacity
     NAMESPACE:QUEUE:GENERATION:kD  the key of a push: which message it stands for
-    NAMESPACE:QUEUE:mTOKEN[.C]     a payload, or its chunk C
+    NAMESPACE:QUEUE:mTOKEN[.C]     a payload with its headers in front of it, or its chunk C
 
 Heads and pages are changed by compare-and-swap only, payloads never. A page keeps its size when its messages change, so
 that memcached stores the new page in the slab class in which it frees the old one.
@@ -86,8 +86,8 @@ class Head:
 
 
 class Entry(NamedTuple):
-    """A message in a page. visible_at: 0 for a visible message; size: the bytes of its payload; token: 12 bytes that
-    name the payload's items."""
+    """A message in a page. visible_at: 0 for a visible message; size: the bytes of its payload, with headers; token: 12
+    bytes that name the payload's items."""
 
     mid: int
     visible_at: int

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from ..engine import (
     Clock,
     Draft,
+    Headers,
     Message,
     NoSuchMessageError,
     Options,
@@ -27,6 +28,7 @@ from ..engine import (
     not_in_flight,
 )
 from ..names import MAX_MID
+from ..policy import PLAIN, refuse_attributes
 from ..remote_engine import RemoteQueue
 from .memcached_items import Capacity, Payloads, PushKeys, StoredPayload
 from .memcached_layout import MOST, OPEN, PAGE, RETIRED, SEALED, Entry, ItemKeys, Page, no_such_message
@@ -119,13 +121,17 @@ class MemcachedQueue(RemoteQueue):
     # -- messages that come
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
-        """Implements `Queue.push`. UnsupportedError for more messages than a page can have."""
+        """Implements `Queue.push`. UnsupportedError for more messages than a page can have, and for attributes other
+        than keys and headers."""
         if len(drafts) > MOST:
             raise UnsupportedError(f"a list of {len(drafts)} messages is too long for memcached: {MOST} is the most")
         if not drafts:
             return []
+        for draft in drafts:
+            if draft[2:] != PLAIN:
+                refuse_attributes(self.options.storage, draft)
         # Outside of the lock: payloads may be large, and other threads need not wait for them.
-        stored = self._payloads.store([draft.payload for draft in drafts])
+        stored = self._payloads.store([(draft.payload, draft.headers) for draft in drafts])
         keys = PushKeys(self.pages, self._servers, self._clock, stored)
         try:
             fresh = keys.claim([draft.key for draft in drafts])
@@ -181,7 +187,7 @@ class MemcachedQueue(RemoteQueue):
         OtherMessageError."""
         if self._has(message):  # then it needs no room
             return False
-        [stored] = self._payloads.store([message.payload or b""])
+        [stored] = self._payloads.store([(message.payload or b"", message.headers)])
         try:
             with self.pages.locked(), self._capacity.reserve(1):
                 done = self._insert(Entry(message.mid, 0, 0, stored.size, False, stored.token))
@@ -204,7 +210,7 @@ class MemcachedQueue(RemoteQueue):
             other = self.read(Receipt(message.mid))
         except NoSuchMessageError:
             return False
-        if other.payload != message.payload:
+        if (other.payload, other.headers) != (message.payload, message.headers):
             raise OtherMessageError(f"queue {self.qid!r} holds another message with the id {message.mid}")
         return True
 
@@ -312,16 +318,16 @@ class MemcachedQueue(RemoteQueue):
     def deliver(self, taken: Sequence[tuple[Entry, int]]) -> list[Message]:
         """Returns the messages with their payloads. Removes those whose payload memcached has evicted."""
         try:
-            payloads = self._payloads.find([entry for entry, _ in taken])
+            contents = self._payloads.find([entry for entry, _ in taken])
         except RemoteError:
             self._put_back([entry for entry, _ in taken])
             raise
         messages = []
         for entry, number in taken:
-            if (payload := payloads.get(entry.token)) is None:
+            if (content := contents.get(entry.token)) is None:
                 self._remove_lost(entry, number)
             else:
-                messages.append(self._message(entry, "delivered", payload))
+                messages.append(self._message(entry, "delivered", content))
         self.count("delivered", len(messages))
         return messages
 
@@ -368,22 +374,25 @@ class MemcachedQueue(RemoteQueue):
             for message in self.deliver([(entry, number)]):
                 return message
             raise no_such_message(self.qid, mid)
-        return self._message(entry, status, self._payload(entry, number))
+        return self._message(entry, status, self._content(entry, number))
 
     def read(self, receipt: Receipt) -> Message:
         entry, number = self.pages.change_message(receipt, lambda page, index: page.entries[index])
-        return self._message(entry, "delivered", self._payload(entry, number))
+        return self._message(entry, "delivered", self._content(entry, number))
 
-    def _message(self, entry: Entry, status: str, payload: bytes | None) -> Message:
-        return Message(self.qid, entry.mid, status, entry.receives, entry.mid, entry.visible_at or None, payload)
+    def _message(self, entry: Entry, status: str, content: tuple[bytes, Headers] | None) -> Message:
+        message = Message(self.qid, entry.mid, status, entry.receives, entry.mid, entry.visible_at or None)
+        if content is not None:
+            message.payload, message.headers = content
+        return message
 
-    def _payload(self, entry: Entry, number: int) -> bytes:
-        """Returns the payload of a message. NoSuchMessageError if memcached has evicted the payload."""
-        payload = self._payloads.find([entry]).get(entry.token)
-        if payload is None:
+    def _content(self, entry: Entry, number: int) -> tuple[bytes, Headers]:
+        """Returns the payload and the headers of a message. NoSuchMessageError if memcached has evicted them."""
+        content = self._payloads.find([entry]).get(entry.token)
+        if content is None:
             self._remove_lost(entry, number)
             raise no_such_message(self.qid, entry.mid)
-        return payload
+        return content
 
     def list_mids(self, state: State, count: int, after: int) -> list[int]:
         found: list[int] = []

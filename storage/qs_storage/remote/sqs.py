@@ -179,6 +179,7 @@ class SqsEngine(RootedEngine[SqsQueue]):
         Feature.SET,
         Feature.DEAD,
         Feature.RETENTION,
+        Feature.HEADERS,
     }
 
     def __init__(
@@ -309,6 +310,7 @@ class SqsEngine(RootedEngine[SqsQueue]):
         mid = self._receipts.add(queue.qid, received.mid, held)
         queue.note_received(mid)
         message = Message(queue.qid, mid, "delivered", held.receives, received.pushed_at, held.until, received.payload)
+        message.headers = received.headers
         source = source_of(received.source, self._prefix)
         if source is not None:
             message.origin = Origin(source, received.mid, 0, 0, "receives", received.pushed_at)
@@ -339,7 +341,7 @@ def _first(queues: Iterable[SqsQueue], received: list[Received], count: int, max
     received.sort(key=lambda each: each.mid)
     fitting, room = 0, max_bytes
     for each in received[:count]:
-        room -= len(each.payload)
+        room -= each.size
         if room < 0 and fitting:
             break
         fitting += 1
@@ -353,7 +355,7 @@ def _collect(
     """Receives ten by ten from each queue in rotation. first: messages received before, which count. When SQS fails on
     the way, returns the messages received so far; RemoteError if there are none."""
     found = {(each.qid, each.message): each for each in first}
-    room = max_bytes - sum(len(each.payload) for each in found.values())
+    room = max_bytes - sum(each.size for each in found.values())
     turns = list(windows)
     while turns and len(found) < count and room >= 0:
         queue = turns.pop(0)
@@ -365,7 +367,7 @@ def _collect(
             break
         new = [each for each in batch if (each.qid, each.message) not in found]
         found |= {(each.qid, each.message): each for each in batch}
-        room -= sum(len(each.payload) for each in new)
+        room -= sum(each.size for each in new)
         if new and windows[queue]:  # without a window the same ones would come again
             turns.append(queue)
     return list(found.values())

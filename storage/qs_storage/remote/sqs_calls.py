@@ -8,6 +8,9 @@ A payload of UTF-8 with only the characters that SQS allows (SendMessage: tab, l
 U+D7FF, U+E000 to U+FFFD, U+10000 on) is the body itself, for other programs to read. Others are Base64, and the
 attribute `qs-encoding` says so. The body of an empty payload is `-`.
 
+Headers are attributes of the type String. The attributes of other programs are headers where they can be: those of the
+types String and Number, in the order of their names, as SQS promises no other.
+
 The id that this server gives is an attribute. The id of another program's message is the time at which it was sent, in
 SQS's milliseconds, plus a hash of SQS's id: the same each time the message is received.
 """
@@ -36,7 +39,18 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from ..engine import SECOND, BadQueueNameError, Options, QueueFullError, RemoteError, StorageError, UnsupportedError
+from ..engine import (
+    SECOND,
+    BadQueueNameError,
+    Draft,
+    Headers,
+    Options,
+    QueueFullError,
+    RemoteError,
+    StorageError,
+    UnsupportedError,
+)
+from ..headers import headers_among
 
 _CONNECTIONS = 100
 """Connections kept open: each long poll has its own."""
@@ -69,12 +83,16 @@ MOST_ENTRIES = 10
 """Messages a call."""
 MID = "qs-mid"
 """The attribute with the id that this server has given the message."""
+MOST_ATTRIBUTES = 10
+"""Attributes a message, with the server's own."""
 ENCODING = "qs-encoding"
 """How the payload became the body: `base64` or `empty`; missing: as it is."""
 SOURCE = "DeadLetterQueueSourceArn"
 """SQS's attribute of a dead letter: its former queue."""
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
+_is_attribute = re.compile(r"(?!aws\.|amazon\.)[^.]+(\.[^.]+)*", re.IGNORECASE).fullmatch
+"""Matches those names of headers that SQS allows for attributes (SendMessage, MessageAttributes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,16 +377,27 @@ class Received(NamedTuple):
     payload: bytes
     until: int
     source: str = ""
+    headers: Headers = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes of payload and headers."""
+        return len(self.payload) + sum([len(name) + len(text.encode()) for name, text in self.headers])
 
 
-def encode(payload: bytes, mid: int, delay: int) -> Entry:
-    """Makes an entry of a message. delay: seconds. QueueFullError for a message larger than SQS carries."""
+def encode(draft: Draft, mid: int, delay: int) -> Entry:
+    """Makes an entry of a message. delay: seconds. QueueFullError for a message larger than SQS carries;
+    UnsupportedError for headers that cannot be attributes."""
+    payload = draft.payload
     body, encoding = _encode(payload)
     attributes = {MID: {"DataType": "Number", "StringValue": str(mid)}}
     if encoding is not None:
         attributes[ENCODING] = {"DataType": "String", "StringValue": encoding}
+    if draft.headers:
+        _check_headers(draft.headers, MOST_ATTRIBUTES - len(attributes))
+        attributes |= {name: {"DataType": "String", "StringValue": text} for name, text in draft.headers}
     size = len(body.encode()) + sum(
-        len(name) + len(value["DataType"]) + len(value["StringValue"]) for name, value in attributes.items()
+        len(name) + len(value["DataType"]) + len(value["StringValue"].encode()) for name, value in attributes.items()
     )
     if size > MOST_BYTES:
         coded = " as Base64, because it is not text," if encoding == "base64" else ""
@@ -377,6 +406,24 @@ def encode(payload: bytes, mid: int, delay: int) -> Entry:
             "the most: send less, or use a queue of the storage 'journal'"
         )
     return Entry({"MessageBody": body, "DelaySeconds": delay, "MessageAttributes": attributes}, size)
+
+
+def _check_headers(headers: Headers, room: int) -> None:
+    """Checks that headers can be attributes at SQS. room: how many there may be. UnsupportedError."""
+    if len(headers) > room:
+        ours = MOST_ATTRIBUTES - room
+        raise UnsupportedError(
+            f"a message has at most {MOST_ATTRIBUTES} attributes at SQS, of which the server needs {ours} here; this "
+            f"one has {len(headers)} headers: send {room} at most, or use a queue of the storage 'journal'"
+        )
+    for name, text in headers:
+        if not _is_attribute(name):
+            raise UnsupportedError(
+                f"SQS does not allow an attribute {name!r}, which the header would be: a name there does not begin "
+                "with 'AWS.' or 'Amazon.', begins and ends with no dot, and has no two dots side by side"
+            )
+        if not text:
+            raise UnsupportedError(f"SQS carries no empty attributes, and the header {name!r} has no text")
 
 
 def _encode(payload: bytes) -> tuple[str, str | None]:
@@ -408,6 +455,7 @@ def decode(qid: str, message: dict[str, Any], until: int) -> Received:
         payload=_decode(message.get("Body", ""), own.get(ENCODING, {}).get("StringValue")),
         until=until,
         source=system.get(SOURCE, ""),
+        headers=headers_among((name, own[name].get("StringValue")) for name in sorted(own)),
     )
 
 

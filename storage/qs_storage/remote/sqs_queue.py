@@ -14,7 +14,6 @@ from ..engine import (
     Clock,
     Draft,
     Message,
-    NoKeysError,
     NoSuchMessageError,
     NoSuchQueueError,
     Options,
@@ -27,11 +26,10 @@ from ..engine import (
     StorageError,
     UnsupportedError,
 )
+from ..policy import PLAIN, refuse_attributes
 from ..remote_engine import RemoteQueue
 from .sqs_calls import (
-    ENCODING,
     LONGEST_WINDOW,
-    MID,
     MOST_ENTRIES,
     SOURCE,
     CallError,
@@ -303,14 +301,15 @@ class SqsQueue(RemoteQueue):
 
     def push(self, drafts: Sequence[Draft]) -> list[int]:
         """Sends messages, ten a call. Messages that SQS took before an error stay, and a message is stored twice when
-        an answer is lost. UnsupportedError for a key or a long delay."""
+        an answer is lost. UnsupportedError for a long delay, and for attributes that SQS cannot carry."""
         if not drafts:
             return []
-        if any(draft.key is not None for draft in drafts):
-            raise NoKeysError("sqs")
+        for draft in drafts:
+            if draft[2:] != PLAIN:
+                refuse_attributes("sqs", draft)
         delays = [whole_seconds(draft.delay, LONGEST_DELAY, "a delay") for draft in drafts]
         mids = self._give_mids(len(drafts))
-        entries = [encode(draft.payload, mid, delay) for draft, mid, delay in zip(drafts, mids, delays, strict=True)]
+        entries = [encode(draft, mid, delay) for draft, mid, delay in zip(drafts, mids, delays, strict=True)]
         for batch in batches(entries):
             try:
                 self._send(batch)
@@ -361,7 +360,7 @@ class SqsQueue(RemoteQueue):
             VisibilityTimeout=window,
             WaitTimeSeconds=wait,
             MessageSystemAttributeNames=["SentTimestamp", "ApproximateReceiveCount", SOURCE],
-            MessageAttributeNames=[MID, ENCODING],
+            MessageAttributeNames=["All"],
         )
         # The window began at some moment of the last attempt: the earliest is safe, unless SQS has waited.
         now, policy = self._clock(), self._client.policy
