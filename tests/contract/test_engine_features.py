@@ -3,6 +3,7 @@ wrongly."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.storage.contract import RemoteAsEngine, needs, unguarded
@@ -22,6 +23,7 @@ from qs_storage.engine import (
     StorageError,
     UnsupportedError,
 )
+from qs_storage.policy import STORAGES_WITH, storages_with
 
 Call = Callable[[Engine, int], object]
 Probe = Callable[[Bench], bool]
@@ -39,6 +41,11 @@ def receive(engine: Engine, *qids: str, visibility: int | None = None) -> list[M
     return engine.receive(qids or ["q"], 10, visibility, LOTS)
 
 
+def push(engine: Engine, **attributes: Any) -> list[int]:
+    """Pushes a message with attributes, after a plain one: neither is stored if they are refused."""
+    return engine.queue("q").push([Draft(b"plain"), Draft(b"y", **attributes)])
+
+
 # -- what is an operation, or an option: it is refused
 
 CALLS: list[tuple[Feature, str, Call]] = [
@@ -51,6 +58,15 @@ CALLS: list[tuple[Feature, str, Call]] = [
     (Feature.REDRIVE, "uncounted", lambda engine, mid: engine.queue("q").release(Receipt(mid), 0, count=False)),
     (Feature.REASON, "reason", lambda engine, mid: engine.queue("q").release(Receipt(mid), 0, reason="why")),
     (Feature.BACKOFF, "backoff", lambda engine, mid: engine.create("other", Options(backoff=SECOND))),
+    (Feature.HEADERS, "headers", lambda engine, mid: push(engine, headers=(("a", "b"),))),
+    (Feature.PRIORITY, "priority", lambda engine, mid: push(engine, priority=1)),
+    (Feature.EXPIRES, "expires", lambda engine, mid: push(engine, expires=SECOND)),
+    (Feature.UNIQUE, "unique", lambda engine, mid: push(engine, key="k", unique=True)),
+    (Feature.GROUP, "group", lambda engine, mid: push(engine, group="g")),
+    (Feature.GROUP, "group-in-flight", lambda engine, mid: engine.create("other", Options(group_in_flight=2))),
+    (Feature.GROUP, "fair", lambda engine, mid: engine.create("other", Options(fair=True))),
+    (Feature.PACE, "max-in-flight", lambda engine, mid: engine.create("other", Options(max_in_flight=2))),
+    (Feature.PACE, "rate", lambda engine, mid: engine.create("other", Options(rate=0.5))),
     (Feature.GET, "peek", lambda engine, mid: engine.queue("q").get(mid, peek=True, visibility=None)),
     (Feature.GET, "get", lambda engine, mid: engine.queue("q").get(mid, peek=False, visibility=None)),
     (Feature.GET, "read", lambda engine, mid: engine.queue("q").read(Receipt(mid))),
@@ -83,24 +99,29 @@ def test_lacking_feature_is_refused(bench: Bench, feature: Feature, call: Call) 
     assert [(m.qid, m.mid, m.receives, m.payload) for m in receive(engine, "q", "r")] == [("q", mid, 1, b"xyz")]
 
 
+SAID = {Feature.REASON, Feature.BACKOFF}
 GIVING: list[tuple[Feature, str, Call]] = [
     (Feature.REASON, "release", lambda engine, mid: engine.queue("q").release(Receipt(mid), None, reason="why")),
     (Feature.REASON, "reject", lambda engine, mid: engine.queue("q").reject(Receipt(mid), None)),
     (Feature.BACKOFF, "make", lambda engine, mid: engine.create("other", Options(backoff=SECOND))),
     (Feature.BACKOFF, "set", lambda engine, mid: engine.configure("q", replace(engine.options("q"), backoff=SECOND))),
+    (Feature.PACE, "rate", lambda engine, mid: engine.configure("q", replace(engine.options("q"), rate=1.5))),
+    (Feature.GROUP, "fair", lambda engine, mid: engine.configure("q", replace(engine.options("q"), fair=True))),
+    *[(feature, name, call) for feature, name, call in CALLS if feature in STORAGES_WITH and feature not in SAID],
 ]
 
 
 @pytest.mark.parametrize(("feature", "call"), [pytest.param(each[0], each[2], id=each[1]) for each in GIVING])
 def test_a_refusal_names_who_can(bench: Bench, feature: Feature, call: Call) -> None:
-    """A storage that keeps no reasons, rejects nothing or has no back-off says which ones do, and changes nothing."""
+    """A refusal says what it is about and which storages can, and nothing changes."""
     engine = unguarded(bench)
     if feature not in engine.cannot:
         pytest.skip(f"the storage {engine.name!r} can")
     mid = pushed(engine)
     with pytest.raises(UnsupportedError) as refused:
         call(engine, mid)
-    assert "'files'" in str(refused.value) or "cannot be changed" in str(refused.value)
+    assert storages_with(feature) in str(refused.value) or "cannot be changed" in str(refused.value)
+    assert repr(engine.name) in str(refused.value)
     assert [(m.receives, m.reason) for m in receive(engine)] == [(1, None)]
 
 
@@ -219,5 +240,6 @@ ORDER is kept where it is promised is in the contract."""
 def test_every_feature() -> None:
     """Each is looked at in one way."""
     ways = [set(PROBES), {feature for feature, _, _ in CALLS}, NOT_SHOWN]
+    assert set(STORAGES_WITH) <= ways[1]
     assert set().union(*ways) == set(Feature)
     assert sum(map(len, ways)) == len(Feature)

@@ -187,8 +187,8 @@ def test_stats_of_empty_queue(any_bench: Bench) -> None:
     """An empty queue has nothing, and no oldest message."""
     any_bench.queue()
     stats = any_bench.engine.queue("q").stats()
-    assert stats.oldest is None
-    assert {value for name, value in vars_of(stats).items() if name not in ("oldest", "storage")} == {0}
+    assert (stats.oldest, stats.limited) == (None, "")
+    assert {value for name, value in vars_of(stats).items() if name not in ("oldest", "storage", "limited")} == {0}
 
 
 def vars_of(stats: Stats) -> dict[str, object]:

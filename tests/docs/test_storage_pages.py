@@ -19,7 +19,8 @@ from support.storage.sqs import SqsServer, sqs_serving
 from qs_server.main import qs_dir
 from qs_server.main.opening import ENGINES, Storages
 from qs_storage import dirq
-from qs_storage.engine import KEYS_IN, Draft, Engine, Feature, NoKeysError, Options
+from qs_storage.engine import Draft, Engine, Feature, Options
+from qs_storage.policy import STORAGES_WITH
 from qs_storage.remote import memcached as memcached_engine
 from qs_storage.remote import memcached_items, memcached_layout, memcached_queue, sqs_calls, sqs_queue
 from qs_storage.remote import memcached_servers as servers
@@ -50,6 +51,12 @@ REFUSED = {
     Feature.REASON,
     Feature.BACKOFF,
     Feature.RETENTION,
+    Feature.HEADERS,
+    Feature.PRIORITY,
+    Feature.EXPIRES,
+    Feature.UNIQUE,
+    Feature.GROUP,
+    Feature.PACE,
 }
 """What a client can ask for: the answer is 501. That these are refused is shown with the contract."""
 
@@ -89,11 +96,11 @@ def test_storage_table_says_what_engine_lacks(feature: Feature) -> None:
     assert storage_rows()[feature.value] == [cell_of(engine, feature) for engine in STORAGES.values()]
 
 
-def test_no_keys_error_names_storages_with_keys() -> None:
-    """The error for a key names the storages that keep keys, as the engines declare it."""
-    keeping = {name for name, engine in STORAGES.items() if not {Feature.KEY, Feature.KEEP} & set(engine.cannot)}
-    assert set(KEYS_IN) == keeping
-    assert all(repr(name) in str(NoKeysError("files")) for name in keeping)
+@pytest.mark.parametrize("feature", STORAGES_WITH)
+def test_refusals_name_storages_that_can(feature: Feature) -> None:
+    """The error for what a storage lacks names the others as the engines declare it."""
+    can = {name for name, engine in STORAGES.items() if not {feature, Feature.KEEP} & set(engine.cannot)}
+    assert set(STORAGES_WITH[feature]) == can
 
 
 MEMCACHED_TEXT = (Path(PROJECT) / "docs" / "memcached.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from qs_storage.engine import StorageError, wall_clock
 from qs_storage.journal.log.lock import InUseError
 from qs_storage.names import JOURNAL
 from qs_storage.tools import counted
-from qs_storage.tools.convert import Conversion, export
+from qs_storage.tools.convert import Conversion, Lost, export
 from qs_storage.tools.journal_backup import backup
 from qs_storage.tools.journal_check import check, repair
 
@@ -29,8 +29,9 @@ No server may be running. If the command is interrupted, nothing is lost: give i
 Exit codes: 0 a server starts with it now, 1 it cannot be repaired, 2 wrong usage, 130 interrupted."""
 _EXPORT = """\
 Writes the messages of a journal to files in the layout of vsqs, with a directory in DIR for each queue:
-`queue-server.py --root DIR` can serve them. Does not change the journal, and overwrites nothing. If the command is
-interrupted, give it again. No server may be running; `qs export` exports a queue of a running server.
+`queue-server.py --root DIR` can serve them. Files have no priorities, groups and lifetimes: the command says what they
+do not have. Does not change the journal, and overwrites nothing. If the command is interrupted, give it again. No
+server may be running; `qs export` exports a queue of a running server.
 
 Exit codes: 0 done, 1 not all could be written, 2 wrong usage, 130 interrupted."""
 _BACKUP = """\
@@ -39,9 +40,10 @@ system, full segments become hard links. A server can start with the backup.
 
 Exit codes: 0 done, 1 failed, there is no backup, 2 wrong usage, 130 interrupted."""
 _CONVERT = """\
-Changes the storage of a queue: journal or files. Messages keep their order, counts and windows, but dead letters lose
-their origins: move them back before. No server may be running, and no program may use the queue's directory. If the
-command is interrupted, nothing is lost: give it again.
+Changes the storage of a queue: journal or files. Messages keep their headers, order, counts and windows, but dead
+letters lose their origins: move them back before. Files have no priorities, groups and lifetimes: the command says what
+they do not have. No server may be running, and no program may use the queue's directory. If the command is interrupted,
+nothing is lost: give it again.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
 
@@ -86,7 +88,7 @@ def _export(parsed: argparse.Namespace) -> int:
         for done in export(parsed.root, parsed.to, parsed.queues, meter.add):
             meter.restart()
             known = f", {done.there} of them were there already" if done.there else ""
-            say([f"{parsed.to}/{done.directory}: {counted(done.messages, 'message')}{known}"])
+            say([f"{parsed.to}/{done.directory}: {counted(done.messages, 'message')}{known}", *_lines_of(done.lost)])
     return 0
 
 
@@ -102,9 +104,18 @@ def _backup(parsed: argparse.Namespace) -> int:
 
 def _convert(parsed: argparse.Namespace) -> int:
     with Meter("moved") as meter:
-        moved = Conversion(parsed.root, parsed.queue, Disk(), wall_clock, meter.add).run(parsed.to)
-    say([f"queue {parsed.queue!r} has the storage {parsed.to} now: {counted(moved, 'message')}"])
+        conversion = Conversion(parsed.root, parsed.queue, Disk(), wall_clock, meter.add)
+        moved = conversion.run(parsed.to)
+    done = f"queue {parsed.queue!r} has the storage {parsed.to} now: {counted(moved, 'message')}"
+    say([done, *_lines_of(conversion.lost)])
     return 0
+
+
+def _lines_of(lost: Lost) -> list[str]:
+    """Returns a line that says what files do not have of the messages and the queue; none if they have all."""
+    of_messages = [f"{name} ({counted(number, 'message')})" for name, number in lost.messages.items()]
+    of_queue = [f"the option {name}" for name in lost.options]
+    return [f"files cannot keep: {', '.join(of_messages + of_queue)}"] if lost else []
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -8,10 +8,9 @@ queue. No server starts in between, as the journal has messages of a queue of fi
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import NamedTuple, Self
 
 from ..directories import DirectoriesEngine, JournalEngine
@@ -19,9 +18,12 @@ from ..disk import Disk, check_directory
 from ..engine import Clock, Durability, NoRoomError, StorageError, wall_clock
 from ..journal.journal import Journal
 from ..journal.log import records
+from ..journal.log.attributes import Attributes as MessageAttributes
+from ..journal.log.attributes import split_content
 from ..journal.queues.queue import LogQueue
 from ..metadata import Attributes, FileMessage, store_for
 from ..names import NEW, WITHHELD, directory_of, message_name, parse_message
+from ..policy import obeyed
 from ..settings import FILE, read_options, write_options
 from ..shared import Activity, EngineContext
 from ..watch import Watch
@@ -64,6 +66,7 @@ class OfflineJournal:
         DamagedRecordError, OSError."""
         after = -1
         store = self._journal.open()
+        nothing = MessageAttributes()
         while mids := queue.index.messages.after(after, _PAGE):
             for mid in mids:
                 receives, expiry, delayed = queue.state_of(mid)
@@ -72,8 +75,9 @@ class OfflineJournal:
                     expiry = 0
                 attributes = Attributes(receives, expiry if delayed else 0)
                 place = queue.places.get(mid) or 0
-                payload = store.payload(queue.number, mid, place)
-                yield FileMessage(mid, expiry, attributes, payload, queue.reasons.get(mid, ""))
+                content = store.payload(queue.number, mid, place)
+                headers, payload = split_content(content, queue.attributes.get(mid, nothing))
+                yield FileMessage(mid, expiry, attributes, payload, queue.reasons.get(mid, ""), headers)
             after = mids[-1]
 
     def forget(self, queue: LogQueue) -> None:
@@ -91,13 +95,37 @@ _AT_ONCE = 200
 """Files that are synced together: syncs share commits of ext4's journal."""
 
 
+class Lost(NamedTuple):
+    """What a queue of files cannot keep. options: the names of options; messages: the number of messages with each
+    attribute, by its name."""
+
+    options: Sequence[str] = ()
+    messages: Mapping[str, int] = MappingProxyType({})
+
+    def __bool__(self) -> bool:
+        return bool(self.options or self.messages)
+
+
+def lost_of(queue: LogQueue) -> dict[str, int]:
+    """Counts the messages of a queue whose attributes files cannot keep, by the names of the attributes."""
+    found = queue.attributes.values()
+    counts = {
+        "priority": sum([each.priority > 0 for each in found]),
+        "group": sum([each.group != "" for each in found]),
+        "expires": sum([each.expires > 0 for each in found]),
+        "unique": sum([each.key != b"" for each in found]),
+    }
+    return {name: number for name, number in counts.items() if number}
+
+
 class Exported(NamedTuple):
     """A queue that was exported. directory: its name in the target; messages: their number; there: the number of
-    messages that were in the directory before."""
+    messages that were in the directory before; lost: what the files do not have."""
 
     directory: str
     messages: int
     there: int
+    lost: Lost
 
 
 def export(root: str, target: str, qids: Sequence[str], progress: Callable[[int], object]) -> Iterator[Exported]:
@@ -118,12 +146,13 @@ def export(root: str, target: str, qids: Sequence[str], progress: Callable[[int]
             name = directory_of(qid)
             directory = f"{above}/{name}"
             disk.make_directories(directory, sync=True)
+            check_directory(f"{root}/{name}")
+            options, lost = obeyed(read_options(f"{root}/{name}", "journal"), "files")
             if not os.path.lexists(f"{directory}/{FILE}"):
-                check_directory(f"{root}/{name}")
-                options = read_options(f"{root}/{name}", "journal")
-                write_options(directory, replace(options, storage="files"), disk)
-            messages = journal.messages(journal.queues[qid])
-            yield Exported(name, *MessageFiles(directory, disk).write(messages, progress))
+                write_options(directory, options, disk)
+            queue = journal.queues[qid]
+            written = MessageFiles(directory, disk).write(journal.messages(queue), progress)
+            yield Exported(name, *written, Lost(lost, lost_of(queue)))
 
 
 def message_names(directory: str, disk: Disk) -> dict[int, str]:
@@ -190,6 +219,8 @@ class MessageFiles:
                 self._attributes.write(path, message.mid, message.attributes, or_fail=True)
             if message.reason:
                 self._attributes.reasons.write(path, message.mid, message.reason, or_fail=True)
+            if message.headers:
+                self._attributes.headers.write(path, message.mid, message.headers)
             self._disk.begin_writing(descriptor)
         except BaseException:
             self._disk.close(descriptor)
@@ -225,6 +256,8 @@ class Conversion:
         self._disk = disk
         self._clock = clock
         self._progress = progress
+        self.lost = Lost()
+        """What was lost, after `run`."""
 
     def run(self, storage: str) -> int:
         """Converts the queue, or finishes a conversion. Returns the number of messages in the queue. StorageError,
@@ -317,12 +350,14 @@ class Conversion:
         with self._journal() as journal:
             queue = journal.queues.get(self._qid)
             if queue is not None:
+                self.lost = self.lost._replace(messages=lost_of(queue))
                 journal.forget(queue)
         self._disk.rmdir(self._converting)
         self._disk.sync_directory(self._path)
         return len(message_names(self._path, self._disk))
 
     def _write_options(self, directory: str, storage: str) -> None:
-        options = replace(read_options(self._path, "journal"), storage=storage)
+        options, lost = obeyed(read_options(self._path, "journal"), storage)
+        self.lost = self.lost._replace(options=lost)
         write_options(directory, options, self._disk)
         self._disk.sync_directory(directory)

@@ -36,7 +36,7 @@ _LOOKED_AT = 20_000
 
 class File(NamedTuple):
     """A file that was read. name: its private name; state: (receives, hidden until or 0, True if by a delay); reason:
-    why the message was given back last, empty for none."""
+    why the message was given back last, empty for none; headers: see engine.Headers."""
 
     name: bytes
     mid: int
@@ -103,14 +103,18 @@ class IngestRun:
             self.error = error  # the next listing finds the files that were renamed
 
     def _unlink(self, name: bytes) -> None:
+        path = f"{self.path}/{os.fsdecode(name)}"
+        found = parse_message(name[len(PRIVATE) + 17 :])
+        headers = None if found is None else self._store().headers.find(path, found[0])
         try:
-            self._disk.unlink(f"{self.path}/{os.fsdecode(name)}")
+            self._disk.unlink(path)
         except FileNotFoundError:
             return
         self._changed = True
-        found = parse_message(name[len(PRIVATE) + 17 :])
         if found is not None:
             self._store().forget(found[0])
+            if headers is not None and headers.is_file:
+                self._store().headers.forget(found[0])
 
     def _store(self) -> AttributeStore:
         if self._attributes is None:  # only for a file: to open it tries what the file system can do
@@ -207,6 +211,8 @@ class IngestRun:
         # Attributes go with the file, so they are read under its private name.
         receives, delayed = self._store().read(target, mid)
         reason = self._store().reasons.read(target, mid)
+        stored = self._store().headers.find(target, mid)
+        headers = () if stored is None else self._store().headers.read(target, mid, is_file=stored.is_file)
         expiry = 0 if expiry == WITHHELD else expiry
         try:
             # To its end, whatever size it had: another program may have written more since.
@@ -214,4 +220,4 @@ class IngestRun:
         except OSError as error:
             self._report_unreadable(private, error)
             return None
-        return File(private, mid, (receives, expiry, expiry != 0 and expiry == delayed), payload, reason)
+        return File(private, mid, (receives, expiry, expiry != 0 and expiry == delayed), payload, reason, headers)
