@@ -190,6 +190,7 @@ def test_sqs_page_gives_bounds() -> None:
         f"at most {sqs_queue.LONGEST_DELAY} seconds",
         f"at most {sqs_queue.LONGEST_WINDOW // 3600} hours",
         f"At most {sqs_queue.MOST_IN_FLIGHT:,}",
+        f"at most {sqs_calls.MOST_ATTRIBUTES} attributes",
         f"`{sqs_calls.MID}`",
         f"`{sqs_calls.ENCODING}`",
     ):
