@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.storage.calls import next_due
-from support.storage.directories import LAYOUTS, Foreign, Shared, mid_of, sharing
+from support.storage.directories import LAYOUTS, Foreign, Shared, mid_of, original_dirq, sharing
 from support.storage.engines import arrived
 
 from qs_storage.dirq.elements import is_directory
@@ -71,6 +71,24 @@ def test_what_we_push(shared: Shared) -> None:
     shared.engine.refresh()
     assert listed(shared) == []
     assert shared.engine.queue("q").stats().bytes == 0
+
+
+def test_headers_are_the_table_of_dirq(tmp_path: Path) -> None:
+    """What a program of dirq has in `header` are headers here, and the other way round."""
+    with sharing("dirq", tmp_path) as shared:
+        theirs = {"b": "tab\t, line\n, \\", "a": "\u20ac", "no name": "x", "qs-x": "y"}
+        original = original_dirq(tmp_path / "q", "dirq")
+        original.add({"body": "x", "header": theirs})
+        shared.engine.refresh()
+        [message] = shared.receive()
+        assert message.headers == (("a", "\u20ac"), ("b", "tab\t, line\n, \\"))
+        shared.engine.queue("q").delete(Receipt(message.mid))
+        [mid] = shared.engine.queue("q").push([Draft(b"y", headers=message.headers)])
+        shared.engine.commit()
+        [name] = shared.foreign.names()
+        assert mid_of(name) == mid
+        assert original.lock(name)
+        assert original.get(name) == {"body": "y", "header": dict(message.headers)}
 
 
 def test_ours_come_after_theirs(shared: Shared) -> None:

@@ -12,6 +12,7 @@ from support.storage.sqs import FaultySqs, LateClock, SqsServer, mids, push, rec
 from qs_storage.engine import (
     SECOND,
     Draft,
+    Headers,
     NoSuchMessageError,
     Options,
     QueueFullError,
@@ -76,15 +77,55 @@ def test_push_list_of_large_ones(engine: SqsEngine, proxy: FaultySqs) -> None:
     assert len(receive(engine)) == 5
 
 
+def headed(count: int) -> Headers:
+    return tuple((f"h{number}", f"text {number}") for number in range(count))
+
+
+def test_headers_are_attributes(engine: SqsEngine, other: Any) -> None:
+    """As many headers as SQS has room for are attributes that other programs see, and theirs are headers here."""
+    headers = (*headed(7), ("traceparent", "\u20ac"), ("x.Amazon.y", "z"))
+    engine.queue("q").push([Draft(b"x", headers=headers)])
+    url = url_of(engine)
+    [seen] = other.receive_message(QueueUrl=url, VisibilityTimeout=0, MessageAttributeNames=["All"])["Messages"]
+    theirs = {name: value["StringValue"] for name, value in seen["MessageAttributes"].items() if name != "qs-mid"}
+    assert theirs == dict(headers)
+    [message] = receive(engine)
+    assert message.headers == headers
+    engine.queue("q").delete(Receipt(message.mid))
+    attributes = {
+        "b": {"DataType": "String", "StringValue": "1"},
+        "a": {"DataType": "Number.int", "StringValue": "2"},
+        "binary": {"DataType": "Binary", "BinaryValue": b"3"},
+        "qs-encoding": {"DataType": "String", "StringValue": "nothing of ours"},
+    }
+    other.send_message(QueueUrl=url, MessageBody="theirs", MessageAttributes=attributes)
+    [message] = wait(engine)
+    assert (message.payload, message.headers) == (b"theirs", (("a", "2"), ("b", "1")))
+
+
+def test_headers_count_for_the_size(engine: SqsEngine) -> None:
+    """What SQS counts is the message with its attributes."""
+    with pytest.raises(QueueFullError, match=f"{MOST_BYTES} is the most"):
+        engine.queue("q").push([Draft(b"x" * (MOST_BYTES - 100), headers=(("a", "\u20ac" * 30),))])
+
+
 @pytest.mark.parametrize(
     ("draft", "text"),
     [
         (Draft(b"x", key="k"), "keeps no keys"),
+        (Draft(b"x", headers=headed(10)), "at most 10 attributes at SQS, of which the server needs 1 here.*10 headers"),
+        (Draft(b"", headers=headed(9)), "needs 2 here; this one has 9 headers: send 8 at most"),
+        (Draft(b"x", headers=(("a", ""),)), "the header 'a' has no text"),
+        (Draft(b"x", headers=(("AWS.x", "y"),)), "does not allow an attribute 'AWS.x'"),
+        (Draft(b"x", headers=(("amazon.x", "y"),)), "'amazon.x'"),
+        (Draft(b"x", headers=((".x", "y"),)), "'.x'"),
+        (Draft(b"x", headers=(("x.", "y"),)), "'x.'"),
+        (Draft(b"x", headers=(("x..y", "y"),)), "'x..y'"),
         (Draft(b"x", 900 * SECOND + 1), "a delay of at most 900 seconds; 901 were asked for"),
     ],
 )
 def test_push_unsupported(engine: SqsEngine, proxy: FaultySqs, draft: Draft, text: str) -> None:
-    """A key, or a longer delay than SQS has, is refused before anything is sent."""
+    """A key, a longer delay than SQS has, or headers that SQS does not take, are refused before anything is sent."""
     with pytest.raises(UnsupportedError, match=text):
         engine.queue("q").push([Draft(b"y"), draft])
     assert "SendMessageBatch" not in proxy.calls

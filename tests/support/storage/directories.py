@@ -23,7 +23,7 @@ from dirq.QueueSimple import QueueSimple as OriginalSimple
 from qs_server.main.qs_dir import main
 from qs_storage.directories import DirectoriesEngine, DirqEngine, DirqSimpleEngine
 from qs_storage.disk import Disk
-from qs_storage.engine import Draft, Durability, Message, Options, Receipt, State, StorageError
+from qs_storage.engine import Draft, Durability, Headers, Message, Options, Receipt, State, StorageError
 from qs_storage.settings import read_options
 from qs_storage.tools.convert import Conversion
 from support.storage.engines import LOTS, FaultyDisk, JournalEngine, ManualClock
@@ -119,7 +119,10 @@ def age(path: Path, seconds: float) -> None:
 
 
 LATER = 10**9
-Seen = list[tuple[int, str, int, int | None, bytes | None, str | None]]
+SMALL: Headers = (("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("a", "\u00e9"))
+LARGE: Headers = (("large", "x" * 2000),)
+"""More than an attribute of a file has room for."""
+Seen = list[tuple[int, str, int, int | None, bytes | None, str | None, Headers]]
 
 
 class Root:
@@ -140,7 +143,8 @@ class Root:
         engine = self.open()
         for qid in ("q", "other"):
             engine.create(qid, Options(storage=storage, visibility=LATER))
-            engine.queue(qid).push([Draft(b"one"), Draft(b"two"), Draft(b"three"), Draft(b"later", LATER + 1)])
+            drafts = [Draft(b"one", headers=SMALL), Draft(b"two", headers=LARGE), Draft(b"three")]
+            engine.queue(qid).push([*drafts, Draft(b"later", LATER + 1, headers=SMALL)])
         engine.commit()
         first, _ = engine.receive(["q"], 2, None, 1 << 20)
         engine.queue("q").release(Receipt(first.mid), 0, reason="why\nand where")
@@ -169,7 +173,7 @@ class Root:
             for mid in engine.queue(qid).list_mids(State.ALL, 100, -1):
                 message = engine.queue(qid).get(mid, peek=True, visibility=None)
                 shown = message.status, message.receives, message.visible_at, message.payload, message.reason
-                found.append((mid, *shown))
+                found.append((mid, *shown, engine.queue(qid).read(Receipt(mid)).headers))
             return found
         finally:
             engine.close()

@@ -133,6 +133,66 @@ def test_schemas_that_do_not_fit(
 
 
 @pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("body=string,header=table?", {"body": b"y"}),
+        ("body=string,header=table", {"body": b"y", "header": b""}),
+    ],
+)
+def test_the_table_of_headers(engine: DirectoriesEngine, tmp_path: Path, schema: str, files: dict[str, bytes]) -> None:
+    """Headers are a table beside the body, sorted by name; without headers only a mandatory table is there."""
+    engine.create("q", Options(storage="dirq", schema=schema))
+    headers = (("b", "2\t3"), ("a", "1\\"))
+    engine.queue("q").push([Draft(b"x", headers=headers), Draft(b"y")])
+    engine.commit()
+    found = sorted((tmp_path / "q" / "00000000").iterdir())
+    contents = [{file.name: file.read_bytes() for file in element.iterdir()} for element in found]
+    assert contents == [{"body": b"x", "header": b"a\t1\\\\\nb\t2\\t3\n"}, files]
+    assert [message.headers for message in engine.receive(["q"], 2, None, LOTS)] == [tuple(sorted(headers)), ()]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (Options(storage="dirq", schema="body=binary"), "no piece header=table?"),
+        (Options(storage="dirq", schema="body=binary,header=string?"), "no piece header=table?"),
+        (Options(storage="dirq-simple"), "'dirq-simple' keeps no headers"),
+    ],
+)
+def test_headers_without_a_place(engine: DirectoriesEngine, options: Options, text: str) -> None:
+    """A push with headers into a queue whose elements have no place for them is refused, with the list around it."""
+    engine.create("q", options)
+    with pytest.raises(UnsupportedError) as caught:
+        engine.queue("q").push([Draft(b"x"), Draft(b"y", headers=(("a", "b"),))])
+    assert text in str(caught.value)
+    engine.commit()
+    assert engine.receive(["q"], 9, None, LOTS) == []
+
+
+def test_a_copy_of_headers_without_a_place(engine: DirectoriesEngine) -> None:
+    """A message with headers is not copied to where they would be lost, and nothing is left there."""
+    engine.create("q", Options(storage="dirq"))
+    engine.create("simple", Options(storage="dirq-simple"))
+    [mid, plain] = engine.queue("q").push([Draft(b"x", headers=(("a", "b"),)), Draft(b"y")])
+    with pytest.raises(UnsupportedError, match="headers have no place"):
+        engine.copy("q", mid, ["simple"])
+    engine.copy("q", plain, ["simple"])
+    assert [message.payload for message in engine.receive(["simple"], 9, None, LOTS)] == [b"y"]
+
+
+@pytest.mark.parametrize("content", [b"no tab\n", b"a\tb\tc\n", b"\xff", b""], ids=repr)
+def test_a_table_that_is_none(engine: DirectoriesEngine, tmp_path: Path, content: bytes) -> None:
+    """What another program wrote wrongly in the place of the table counts as no headers."""
+    engine.create("q", Options(storage="dirq"))
+    engine.queue("q").push([Draft(b"x", headers=(("a", "b"),))])
+    engine.commit()
+    [element] = (tmp_path / "q" / "00000000").iterdir()
+    (element / "header").write_bytes(content)
+    [message] = engine.receive(["q"], 1, None, LOTS)
+    assert (message.payload, message.headers) == (b"x", ())
+
+
+@pytest.mark.parametrize(
     ("options", "piece"),
     [
         ({}, "body"),

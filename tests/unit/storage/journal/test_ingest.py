@@ -9,11 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.storage.directories import LARGE, SMALL
 from support.storage.engines import EPOCH, Crash
 from support.storage.ingest import IngestCase
 
 from qs_storage.engine import Durability, QueueNotEmptyError
 from qs_storage.journal.upkeep import ingest_run
+from qs_storage.metadata import HeaderStore
 
 pytestmark = pytest.mark.usefixtures("small_first_segment")
 
@@ -96,6 +98,33 @@ def test_a_hidden_file_stays_hidden_until_its_time(
     place.clock.now = until
     place.engine.expire(10)
     assert place.consume() == [b"x"]
+
+
+@pytest.mark.parametrize("attributes", [True, False], ids=["attributes", "beside"])
+def test_headers_come_along(place: IngestCase, attributes: bool) -> None:
+    """A file's headers are those of its message, also after a restart and under another id; nothing of them stays."""
+    place.disk.attributes = attributes
+    store = HeaderStore(str(place.path), place.disk, beside=not attributes, sync=False)
+    [taken] = place.push(b"pushed")
+    for mid, headers in ((7, SMALL), (8, LARGE), (taken, LARGE)):
+        made = place.root / ".made"
+        made.write_bytes(b"x")
+        store.write(str(made), mid, headers)
+        made.rename(place.path / str(mid))
+    place.put(9, b"plain")
+    place.settle()
+    assert [each.name for each in place.path.iterdir()] == [".queue.toml"]
+    for _ in range(2):
+        queue = place.engine.queue("q")
+        found = [queue.get(mid, peek=True, visibility=None) for mid in place.mids()]
+        assert [(message.mid, message.headers) for message in found[:4]] == [
+            (7, SMALL),
+            (8, LARGE),
+            (9, ()),
+            (taken, ()),
+        ]
+        assert [(message.payload, message.headers) for message in found[4:]] == [(b"x", LARGE)]
+        place.crash()
 
 
 def test_without_extended_attributes(place: IngestCase) -> None:

@@ -4,14 +4,16 @@ import errno
 import itertools
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.storage.directories import Root
+from support.storage.directories import LARGE, SMALL, Root
 from support.storage.engines import Crash
 
-from qs_storage.engine import Options, StorageError
+from qs_storage.engine import Draft, Options, StorageError
 from qs_storage.settings import read_options, write_options
+from qs_storage.tools.convert import Conversion, Lost, export
 
 pytestmark = pytest.mark.usefixtures("small_first_segment")
 
@@ -26,15 +28,17 @@ def other(storage: str) -> str:
 
 
 def test_everything_is_the_same_afterwards(tmp_path: Path, storage: str) -> None:
-    """Ids, states, counts, windows and payloads, of this queue and of the others; there and back again."""
+    """Ids, states, counts, windows, payloads and headers, of this queue and of the others; there and back again."""
     place = Root(tmp_path / "root", storage)
     before, beside = place.seen(), place.seen("other")
     assert [status for _, status, *_ in before] == ["ready", "in-flight", "ready", "delayed"]
+    assert [headers for *_, headers in before] == [SMALL, LARGE, (), SMALL]
     for target in (other(storage), storage, storage):
         assert place.convert(target) == 4
         assert place.storage() == target
         names = sorted(path.name for path in (place.root / "q").iterdir())
-        assert len(names) == (1 if target == "journal" else 5)
+        # With the hidden file of large headers.
+        assert len(names) == (1 if target == "journal" else 6)
         assert (place.seen(), place.seen("other")) == (before, beside)
 
 
@@ -73,6 +77,40 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, storage: str, operation: str)
     place.crash()
     assert place.convert(other(storage)) == 4
     assert place.seen() == before
+
+
+def test_what_files_cannot_keep_is_told(tmp_path: Path) -> None:
+    """The conversion to files, and an export, count the messages with attributes that files have no place for, and name
+    the options that files do not obey; these are gone, and all else is there."""
+    place = Root(tmp_path / "root", "journal")
+    engine = place.open()
+    options = replace(
+        engine.queue("q").options, group_in_flight=2, fair=True, max_in_flight=3, rate=1.5, retention=10**12
+    )
+    engine.configure("q", options)
+    engine.queue("q").push(
+        [
+            Draft(b"a", priority=9, group="g", headers=SMALL),
+            Draft(b"b", priority=1, expires=10**12),
+            Draft(b"c", group="g", key="k", unique=True),
+        ]
+    )
+    engine.close()
+    before = place.seen()
+    lost = Lost(
+        ["group-in-flight", "fair", "max-in-flight", "rate"], {"priority": 2, "group": 2, "expires": 1, "unique": 1}
+    )
+    [exported] = export(str(place.root), str(tmp_path / "out"), ["q"], lambda count: None)
+    assert exported.lost == lost
+    conversion = Conversion(str(place.root), "q", place.used, place.clock, lambda count: None)
+    conversion.run("files")
+    assert conversion.lost == lost
+    assert read_options(str(place.root / "q"), "?") == Options("files", visibility=options.visibility, retention=10**12)
+    assert read_options(str(tmp_path / "out" / "q"), "?").rate is None
+    assert place.seen() == before
+    conversion = Conversion(str(place.root), "q", place.used, place.clock, lambda count: None)
+    conversion.run("journal")
+    assert not conversion.lost
 
 
 def test_an_edited_file_is_put_right(tmp_path: Path) -> None:
