@@ -313,12 +313,15 @@ def _take_oldest(
         # Still there: not another process, but its size has kept it back. Smaller ones behind it have to wait, or it
         # would never be received.
         elif room is not None and queue.first_ready() == mid:
-            return  # too large for what room there is left
+            break  # too large for what room there is left
         following = queue.first_ready()
         if following is None:
             heapq.heappop(heads)
         else:
             heapq.heapreplace(heads, head(number, queue, following))
+    for *_, number, _ in heads:
+        # A receive that was woken for a message of this queue may have taken one of another: who waits next is woken.
+        queues[number].arrived()
 
 
 DEAD, REJECTED = "messages_dead_lettered_total", "messages_rejected_total"

@@ -12,6 +12,7 @@ from support.clients.documents import (
     code,
     delete,
     mids,
+    new_queue,
     payloads,
     push,
     push_list,
@@ -205,6 +206,22 @@ async def test_two_receives_wait_for_same_queues(running: Serving, autojump_cloc
     first, second = await waiting(running, "q", "other"), await waiting(running, "other", "q")
     await running.connect().ask(push("q", "1"), push("other", "2"))
     assert sorted([payloads(await client.line()) for client in (first, second)]) == [["1"], ["2"]]
+
+
+async def test_a_receive_that_takes_from_another_queue(running: Serving, autojump_clock: Clock) -> None:
+    """A receive that was woken for a message of one queue, and takes that of another, leaves its message to the next
+    one in line."""
+    producer, names = running.connect(), [f"queue{number}" for number in range(20)]
+    await producer.ask(*map(new_queue, names))
+    first = await waiting(running, *names)
+    others = [await waiting(running, name) for name in names]
+    began = trio.current_time()
+    await producer.send("".join(push(name, name) for name in names))  # one batch, which wakes in any order
+    taken = payloads(await first.line())
+    for name, consumer in zip(names, others, strict=True):
+        if name not in taken:
+            assert payloads(await consumer.line()) == [name]
+    assert trio.current_time() == began
 
 
 async def test_receive_of_queue_named_twice(running: Serving, autojump_clock: Clock) -> None:
