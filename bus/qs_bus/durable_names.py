@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 _PREFIX = "bus:"
 """The beginning of the names of all queues that a bus makes: docs/bus.md has rights of the bus to `bus:*`."""
+_OF_STORAGE = (
+    "dead_letter", "max_receives", "backoff", "backoff_max", "group_in_flight", "fair", "max_in_flight", "rate",
+)  # fmt: skip
+"""The options that a name copies from its queue and that not every storage has. A name's members do the work of the
+queue, so they get messages in its order and at its pace."""
 _GONE = "the queue of the name {!r} has been deleted and this subscription has ended; subscribe again"
 
 
@@ -259,8 +264,8 @@ class DurableNames:
                 raise RefusedError(_kind(error), f"the queue for the name cannot be created: {error}") from None
 
     async def _make(self, qid: str, of: str) -> None:
-        """Makes the queue of a name if there is none. The new queue copies the options about unhandled messages from
-        the queue `of`. Raises ServerError, ServerUnavailable."""
+        """Makes the queue of a name if there is none. The new queue copies the options about unhandled messages, order
+        and pace from the queue `of`. Raises ServerError, ServerUnavailable."""
         try:
             await self._upstream.call(policy_calls.queue_options(qid))
         except NotFound:
@@ -275,16 +280,10 @@ class DurableNames:
         except (NotFound, Unauthorized, Forbidden, NotImplementedByServer) as error:
             _logger.info("names of %r take over no options: the bus may not see them: %s", qid, error)
             return {}
-        return {
-            "visibility": options.visibility,
-            "retention": options.retention,
-            "dead_letter": options.dead_letter,
-            "max_receives": options.max_receives,
-            "backoff": options.backoff,
-            "backoff_max": options.backoff_max,
-            # A dead-letter queue has the storage of its queue, and not every storage has a back-off.
-            "storage": options.storage if options.dead_letter or options.backoff else None,
-        }
+        copied = {name: getattr(options, name) for name in ("visibility", "retention", *_OF_STORAGE)}
+        # A dead-letter queue has the storage of its queue, and not every storage has the other options.
+        needs_storage = any(copied[name] for name in _OF_STORAGE)
+        return {**copied, "storage": options.storage if needs_storage else None}
 
     def add(self, name: DurableName) -> Feed:
         """Returns the feed of a name that has a queue on the server, and makes the feed if there is none."""

@@ -123,13 +123,13 @@ class FanOut(Feed):
             self._upstream.releases.add(self, release)
         awaiting[member] = None
 
-    def _come_again(self, message: HeldMessage, payload: bytes) -> None:
+    def _come_again(self, message: HeldMessage, payload: bytes, headers: dict[str, str]) -> None:
         members = self._awaited.pop(message.mid, None)
         if members:
             # The payload is in memory, and counted, if other members wait for the message: it must not count twice.
             in_memory = message.payload is not None
             if not in_memory:
-                message.payload = payload
+                message.payload, message.headers = payload, headers
             _offer([message], members)
             if not in_memory:
                 self.keep_payload(message)

@@ -140,4 +140,4 @@ class FeedRequests:
             # In flight elsewhere: perhaps on an earlier connection of the bus that the server believes alive.
             self._timers.add(RETRY_AFTER, partial(self.fetches.add, feed, message))
         else:
-            feed.fetched(message, payload.encode() if isinstance(payload, str) else payload)
+            feed.fetched(message, payload.encode() if isinstance(payload, str) else payload, found.headers)

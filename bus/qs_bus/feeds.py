@@ -47,6 +47,14 @@ class Origin(NamedTuple):
     dead_reason: str | None
 
 
+class Attributes(NamedTuple):
+    """Describes how a message was pushed, beside its headers. The fields are those of `GetMessage`."""
+
+    priority: int | None
+    group: str | None
+    expires_at: int | None
+
+
 class Release(NamedTuple):
     """Describes a message to release on the server. receives: the count that came with the message; delay: seconds;
     counts: False if no client has got the message, or the client says that it did not try; awaited: True if a
@@ -67,14 +75,15 @@ class HeldMessage:
 
     Ensures that the message is settled once (`done`), and only when no member is waited for. Assumes that each member
     that got the message reports once to the feed that it has handled the message, or will not. Must not keep a payload
-    that no member waits for: with slow clients there are 100,000 such objects.
+    or headers that no member waits for: with slow clients there are 100,000 such objects.
 
-    payload: None when the payload is not in memory; size: bytes of the payload; unhandled: how many members have not
+    payload: None when payload and headers are not in memory; size: bytes of both; unhandled: how many members have not
     handled the message yet; handled: True if a member has handled it; awaiting_room: how many members cannot be sent
     the message yet and need the payload; done: True if no member is waited for; fetching: True while the payload is
     being fetched again; doubtful: how many of the members waited for may have got the message by mistake; delivered:
     True if a member that asked for messages has got this one, or is being sent it; origin: the origin of a dead letter,
-    else None; reason: the reason of the last release that gave one, from the server or from a member.
+    else None; reason: the reason of the last release that gave one, from the server or from a member; headers: come and
+    go with the payload, None if there are none; attributes: None for a message without any.
     """
 
     feed: Feed
@@ -92,6 +101,8 @@ class HeldMessage:
     delivered: bool = False
     origin: Origin | None = None
     reason: str | None = None
+    headers: dict[str, str] | None = None
+    attributes: Attributes | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -112,9 +123,12 @@ class HeldMessage:
             req=req,
             type="response",
         )
-        if self.origin is not None:
-            for name, value in self.origin._asdict().items():
-                setattr(message, name, value)
+        if self.headers:
+            message.headers = self.headers
+        for of in (self.origin, self.attributes):
+            if of is not None:
+                for name, value in of._asdict().items():
+                    setattr(message, name, value)
         return _WRITERS[early].send(message)
 
 
@@ -327,10 +341,15 @@ class Feed(ABC):
             if existing.done:
                 self._upstream.deletes.add(self, mid)
             else:
-                self._come_again(existing, payload)
+                self._come_again(existing, payload, delivery.headers)
             return None
         message = HeldMessage(self, mid, delivery.receives, delivery.pushed_at, payload, len(payload))
         message.reason = delivery.reason
+        if delivery.headers:
+            message.headers = delivery.headers
+            message.size += sum(len(name) + len(text.encode()) for name, text in delivery.headers.items())
+        if delivery.priority is not None or delivery.group is not None or delivery.expires_at is not None:
+            message.attributes = Attributes(delivery.priority, delivery.group, delivery.expires_at)
         if delivery.dead_from is not None:
             message.origin = Origin(
                 delivery.dead_from, delivery.dead_mid, delivery.dead_receives, delivery.dead_at, delivery.dead_reason
@@ -338,7 +357,9 @@ class Feed(ABC):
         self.messages[mid] = message
         return message
 
-    def _come_again(self, message: HeldMessage, payload: bytes) -> None:  # noqa: B027 - only where members wait for it
+    def _come_again(  # noqa: B027 - only where members wait for it
+        self, message: HeldMessage, payload: bytes, headers: dict[str, str]
+    ) -> None:
         """Takes a message again that the feed holds already."""
 
     def awaits(self, mid: int) -> bool:
@@ -469,13 +490,13 @@ class Feed(ABC):
         if message.awaiting_room and self._payload_bytes + message.size <= self._memory:
             self._payload_bytes += message.size
         else:
-            message.payload = None
+            message.payload = message.headers = None
 
     def release_payload(self, message: HeldMessage) -> None:
         """Counts that a member does not need the payload any more, and drops the payload if no member does."""
         message.awaiting_room -= 1
         if not message.awaiting_room and message.payload is not None:
-            message.payload = None
+            message.payload = message.headers = None
             self._payload_bytes -= message.size
 
     def fetch(self, waiting: Iterable[HeldMessage]) -> None:
@@ -494,9 +515,9 @@ class Feed(ABC):
             message.fetching = True
             self._upstream.fetches.add(self, message)
 
-    def fetched(self, message: HeldMessage, payload: bytes | None) -> None:
-        """Takes a payload that was fetched again. payload: None if the message no longer exists, or is in flight
-        elsewhere."""
+    def fetched(self, message: HeldMessage, payload: bytes | None, headers: dict[str, str] | None = None) -> None:
+        """Takes a payload and headers that were fetched again. payload: None if the message no longer exists, or is in
+        flight elsewhere."""
         message.fetching = False
         if message.done or not message.awaiting_room:
             return
@@ -504,7 +525,7 @@ class Feed(ABC):
             self._lost(message)
         elif message.payload is None:
             # Beyond the memory bound, if need be: dropping it again would fetch it for ever.
-            message.payload = payload
+            message.payload, message.headers = payload, headers
             self._payload_bytes += message.size
         self._resume()
 

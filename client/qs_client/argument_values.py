@@ -6,7 +6,10 @@ from typing import Any
 
 from . import bounds
 
-CHANGEABLE = ("visibility", "capacity", "retention", "dead_letter", "max_receives", "backoff", "backoff_max")
+CHANGEABLE = (
+    "visibility", "capacity", "retention", "dead_letter", "max_receives", "backoff", "backoff_max", "group_in_flight",
+    "fair", "max_in_flight", "rate",
+)  # fmt: skip
 """The options that `qs new` and `qs set` take, under the names of their arguments."""
 
 
@@ -33,6 +36,40 @@ def _duration(text: str, *, more_than_none: bool) -> float:
             f"{text!r} is not a number of seconds, {least}, at most {bounds.MOST_SECONDS}"
         ) from None
     return value
+
+
+def rate(text: str) -> float:
+    """Parses a number of messages a second, more than 0."""
+    try:
+        value = float(text)
+        bounds.rate(value, "it")
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of messages a second, more than 0, at most {bounds.MOST_RATE}"
+        ) from None
+    return value
+
+
+def priority(text: str) -> int:
+    """Parses a priority."""
+    if not (text.isascii() and text.isdigit() and len(text) == 1):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {bounds.MOST_PRIORITY}")
+    return int(text)
+
+
+def header(text: str) -> tuple[str, str]:
+    """Parses a header, NAME=TEXT. The client checks name and text."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=TEXT, as in content-type=text/xml")
+    return name, value
+
+
+def group(text: str) -> str:
+    """Parses the name of a group."""
+    if not text:  # as of an unset variable
+        raise argparse.ArgumentTypeError("the name of the group is empty: give one, or leave the flag out")
+    return text
 
 
 def key(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from qs_schemas import Draft
 
-from .bounds import seconds
+from .bounds import check_attributes, seconds
 
 T = TypeVar("T")
 
@@ -14,13 +14,16 @@ MOST = 1000
 """Entries of one list: the protocol's bound."""
 
 MOST_BYTES = 4 * 1024 * 1024
-"""Bytes of a list's serialized payloads: half of a server's default bound, as markup is added. A larger message is sent
-alone."""
+"""Bytes of a list's serialized payloads and headers: half of a server's default bound, as markup is added. A larger
+message is sent alone."""
+
+_TAGS, _MOST_ESCAPED = 20, 6
+"""Bytes, at most, of half of the tags of a header, and of a character of its text: `&quot;`."""
 
 
 def checked_payload(payload: bytes | str) -> bytes | str:
     """Checks a payload and returns it. Raises TypeError if it is neither bytes nor text: `bytes(5)` would be five NULs,
-    and a `Draft` would lose its delay and its key where they have arguments of their own."""
+    and a `Draft` would lose all that it says beside the payload where that has arguments of its own."""
     if not isinstance(payload, bytes | bytearray | memoryview | str):
         raise TypeError(f"a payload is bytes or str, not {type(payload).__name__}")
     return payload
@@ -30,6 +33,8 @@ def _draft(payload: bytes | str | Draft) -> Draft:
     """Returns a payload as an entry of a list."""
     if isinstance(payload, Draft):
         seconds(payload.delay, "delay")
+        if payload.unique or payload.priority is not None or payload.expires is not None:
+            check_attributes(payload)
         return payload
     return Draft(payload if type(payload) is bytes or type(payload) is str else checked_payload(payload))
 
@@ -42,6 +47,9 @@ def drafts_in_batches(payloads: Iterable[bytes | str | Draft]) -> Iterator[list[
     size = 0
     for entry in map(_draft, payloads):
         written = _longest(entry.payload)
+        if entry.headers:
+            texts = itertools.chain.from_iterable(entry.headers.items())
+            written += sum(_TAGS + _MOST_ESCAPED * len(text) for text in texts)
         if batch and (len(batch) == MOST or size + written > MOST_BYTES):
             yield batch
             batch, size = [], 0

@@ -5,7 +5,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qs_schemas import QueueOptions
+    from qs_schemas import Draft, PushMessage, QueueOptions
 
 MOST_SECONDS = 999_999_999
 """Some 31 years: the protocol's bound of times. A larger one would be refused by the server, after a round trip."""
@@ -16,6 +16,12 @@ MOST = 10**18 - 1
 
 MOST_RECEIVES = 1000
 """The protocol's bound of max_receives."""
+
+MOST_PRIORITY = 9
+"""The greatest priority. Messages of a greater one are handed out first."""
+
+MOST_RATE = 999_999_999
+"""The protocol's bound of messages a second."""
 
 
 _USUAL = (int, float)
@@ -47,6 +53,32 @@ def whole(value: int | None, name: str, least: int = 0, most: int = MOST) -> int
     return value
 
 
+def rate(value: float | None, name: str) -> float | None:
+    """Checks a number of messages a second, more than 0, and returns it; None stays None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} is a number of messages a second, not {value!r}")
+    if not 0 < value <= MOST_RATE:  # False for NaN too
+        raise ValueError(f"{name} is a number of messages a second, more than 0 and at most {MOST_RATE}, not {value!r}")
+    return value
+
+
+def yes_or_no(value: bool | None, name: str) -> bool | None:
+    """Checks a truth value and returns it; None stays None."""
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(f"{name} is True or False, not {value!r}")
+    return value
+
+
+def check_attributes(message: "PushMessage | Draft") -> None:
+    """Checks what a message to push says beside its payload and its delay. Its texts are checked when it is written."""
+    whole(message.priority, "priority", 0, MOST_PRIORITY)
+    seconds(message.expires, "expires", more_than_none=True)
+    if message.unique and message.key is None:
+        raise ValueError("unique says how long a key counts, and the key is missing: give key too")
+
+
 def checked_options(options: "QueueOptions") -> "QueueOptions":
     """Checks the options of a queue and returns them."""
     seconds(options.visibility, "visibility")
@@ -55,6 +87,10 @@ def checked_options(options: "QueueOptions") -> "QueueOptions":
     whole(options.max_receives, "max_receives", 1, MOST_RECEIVES)
     seconds(options.backoff, "backoff", more_than_none=True)
     seconds(options.backoff_max, "backoff_max", more_than_none=True)
+    whole(options.group_in_flight, "group_in_flight", 1)
+    yes_or_no(options.fair, "fair")
+    whole(options.max_in_flight, "max_in_flight", 1)
+    rate(options.rate, "rate")
     return options
 
 

@@ -10,7 +10,7 @@ when XML cannot carry a name or its bytes are not UTF-8, and TypeError when a na
 further errors only.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from qs_schemas import (
@@ -47,7 +47,7 @@ from .acknowledgements import Acknowledgements
 from .asking import TEXT, Call, ask, ask_until_answered, checked_reason, queue_names, required
 from .backoff import Outages
 from .batches import MOST, checked_payload, drafts_in_batches, in_batches
-from .bounds import checked_options, seconds, whole
+from .bounds import check_attributes, checked_options, seconds, whole
 from .errors import BadRequest, Conflict, NotFound, ServerError, ServerUnavailable, Stale, log
 from .waiting import Lease
 
@@ -100,6 +100,10 @@ def new_queue(
     max_receives: int | None = None,
     backoff: float | None = None,
     backoff_max: float | None = None,
+    group_in_flight: int | None = None,
+    fair: bool | None = None,
+    max_in_flight: int | None = None,
+    rate: float | None = None,
 ) -> Call[bool]:
     """Creates a queue. Returns True, or False when it existed, exist_ok is set, and it has the options that are given.
 
@@ -107,12 +111,27 @@ def new_queue(
     that a received message stays hidden; capacity: messages, more are refused with Full; retention: seconds, more than
     0, that a message is kept; dead_letter: the queue for messages that were received max_receives times (1 to 1000) in
     vain; backoff: seconds, more than 0, after which a message that was received in vain is visible again, twice as many
-    each further time, up to backoff_max (3600). None leaves an option to the server. Raises Conflict when the queue
-    exists (with exist_ok: and one of the given options is another one there), or dead-letter queues would form a cycle,
-    NotImplementedByServer when the storage lacks an option.
+    each further time, up to backoff_max (3600); group_in_flight: messages of a group that are out at a time, 1 unless
+    it is given, which is strict order; fair: True to serve groups in turn, not by age; max_in_flight: messages of the
+    queue that are out at a time; rate: messages that are handed out a second, may be fractional. None leaves an option
+    to the server. Raises Conflict when the queue exists (with exist_ok: and one of the given options is another one
+    there), or dead-letter queues would form a cycle, NotImplementedByServer when the storage lacks an option.
     """
     options = checked_options(
-        QueueOptions(storage, visibility, capacity, retention, dead_letter, max_receives, backoff, backoff_max)
+        QueueOptions(
+            storage=storage,
+            visibility=visibility,
+            capacity=capacity,
+            retention=retention,
+            dead_letter=dead_letter,
+            max_receives=max_receives,
+            backoff=backoff,
+            backoff_max=backoff_max,
+            group_in_flight=group_in_flight,
+            fair=fair,
+            max_in_flight=max_in_flight,
+            rate=rate,
+        )
     )
     named = None if options == QueueOptions() else options  # what is not named is left to the server, and not compared
     try:
@@ -154,7 +173,8 @@ def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
     Each has: new, ready, in_flight, delayed (messages now), bytes, oldest (seconds that the oldest has waited), pushed,
     delivered, expired, deleted, dead (moved to a dead-letter queue), retired (removed by retention; all since the
     server's start), storage, paused, subscribers, waiting (receives), dead_letter (the queue of its dead letters, if
-    there is one). A figure that the storage cannot tell is None.
+    there is one), limited (the option that keeps all visible messages back now: max-in-flight, rate or
+    group-in-flight). A figure that the storage cannot tell is None.
     """
     return (yield from ask(QueueStats(qid))).queues
 
@@ -177,27 +197,49 @@ def ping() -> Call[None]:
 # -- messages in ------------------------------------------------------------------------------------------------------
 
 
-def push(qid: str, payload: bytes | str, *, delay: float | None = None, key: str | None = None) -> Call[int]:
+def push(
+    qid: str,
+    payload: bytes | str,
+    *,
+    delay: float | None = None,
+    key: str | None = None,
+    unique: bool = False,
+    priority: int | None = None,
+    expires: float | None = None,
+    group: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Call[int]:
     """Stores a message and returns its id (mid). When this returns, the server has stored it.
 
     payload: bytes, or a str that is stored as UTF-8. delay: seconds until it becomes visible. key: makes the push safe
     to repeat: a second push with the same key within 5 minutes stores nothing and returns the first one's id. So with a
     key the push repeats itself after ServerUnavailable, for some 20 seconds of waiting; without one it never does.
-    Raises Full, TooLarge, and NotImplementedByServer when the storage has no keys.
+    unique: True if the key counts for as long as the first one's message is in the queue, and no longer; then the push
+    does not repeat itself either, as the message may have been handled meanwhile. priority: 0 (the default) to 9, a
+    greater one is handed out first; expires: seconds, more than 0, after which the message is not handed out any more;
+    group: 1 to 128 characters, names what must not overtake itself; headers: names and texts that come with the message
+    wherever it goes, at most 32 and 8 KiB. Raises Full, TooLarge, and NotImplementedByServer when the storage lacks one
+    of these.
     """
     if type(payload) is not bytes and type(payload) is not str:
         checked_payload(payload)
     request = PushMessage(qid, payload, None if delay is None else seconds(delay, "delay"), key)
-    answer = yield from (ask(request) if key is None else ask_until_answered(request))
+    # Most pushes say none of these, and cost no call more for them.
+    if unique or headers or priority is not None or expires is not None or group is not None:
+        request.unique, request.priority, request.expires, request.group = unique, priority, expires, group
+        if headers:
+            request.headers = headers  # type: ignore[assignment] # any mapping will do: the message makes a dict of it
+        check_attributes(request)
+    answer = yield from (ask(request) if key is None or unique else ask_until_answered(request))
     return answer.mid if answer.mid is not None else required(answer.mid, "mid")
 
 
 def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[int]]:
     """Stores messages and returns their ids, in order.
 
-    payloads: any number, read lazily; a `Draft(payload, delay, key)` for one with a delay or key. They are sent in
-    lists of at most 1000 messages and 4 MiB, each stored whole or not at all. When a list after the first fails, a note
-    of the exception says how many messages are stored.
+    payloads: any number, read lazily; a `Draft(payload, delay=…, key=…)` for one that has more than a payload: it takes
+    what `push` takes. They are sent in lists of at most 1000 messages and 4 MiB, each stored whole or not at all. When
+    a list after the first fails, a note of the exception says how many messages are stored.
     """
     mids: list[int] = []
     for batch in drafts_in_batches(payloads):
@@ -214,18 +256,24 @@ def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[in
 # -- messages out -----------------------------------------------------------------------------------------------------
 
 
+Order: TypeAlias = Literal["oldest", "given"]
+"""The order of a receive from several queues, see `receive`."""
+
+
 def receive(
     queues: str | Iterable[str],
     max: int = 1,  # noqa: A002 - named as the protocol names it
     wait: float = 0,
     visibility: float | None = None,
+    order: Order = "oldest",
 ) -> Call[list[Delivery]]:
-    """Returns the oldest visible messages of one queue or several: up to max, ordered by id. Returns none once wait has
-    passed.
+    """Returns the visible messages of one queue or several that come first: up to max, those of a higher priority
+    before others, then by id. Returns none once wait has passed.
 
     Each is hidden from others for its visibility window; delete it before that ends, or it is delivered again. max: 1
     to 1000; wait: seconds to wait for the first message, 0 for not at all; visibility: seconds, None for the queue's
-    own.
+    own; order: of several queues, "oldest" for all their messages as if they were one queue's, "given" to empty the
+    first queue before the second is looked at.
     """
     whole(max, "max", 1)
     seconds(wait, "wait")
@@ -234,6 +282,10 @@ def receive(
         request = ReceiveMessage(queues, max=max, wait=wait, visibility=visibility)
     else:
         request = ReceiveMessage(queues=queue_names(queues), max=max, wait=wait, visibility=visibility)
+    if order != "oldest":
+        if order not in get_args(Order):
+            raise ValueError(f"order is {order!r}: give 'oldest' or 'given'")
+        request.order = order
     deliveries = (yield from ask(request, patience=wait or 0)).messages
     # Without one the length of the window is the queue's, which the answer does not tell: `handling` then computes it.
     lease = None if visibility is None else Lease(visibility)
@@ -244,10 +296,12 @@ def receive(
     return deliveries
 
 
-def receive_one(queues: str | Iterable[str], wait: float = 0, visibility: float | None = None) -> Call[Delivery | None]:
-    """Returns the oldest visible message of one queue or several, or None once wait has passed. Otherwise like
-    `receive`."""
-    deliveries = yield from receive(queues, 1, wait, visibility)
+def receive_one(
+    queues: str | Iterable[str], wait: float = 0, visibility: float | None = None, order: Order = "oldest"
+) -> Call[Delivery | None]:
+    """Returns the visible message of one queue or several that comes first, or None once wait has passed. Otherwise
+    like `receive`."""
+    deliveries = yield from receive(queues, 1, wait, visibility, order)
     return deliveries[0] if deliveries else None
 
 

@@ -8,6 +8,7 @@ from qs_schemas import (
     Claim,
     ClaimMessages,
     Delivery,
+    Draft,
     GetClaim,
     ListClaims,
     Part,
@@ -90,13 +91,14 @@ def list_claims(qid: str) -> Call[list[Claim]]:
 
 
 def stage_messages(
-    qid: str, producer: str, payloads: Iterable[bytes | str], *, batch: int, part: int = 0, attempt: int = 0
+    qid: str, producer: str, payloads: Iterable[bytes | str | Draft], *, batch: int, part: int = 0, attempt: int = 0
 ) -> Call[int]:
     """Stores messages durably and invisibly, until `publish_staged` names this attempt at this part of the batch.
     Returns how many. Without messages, stages an empty part.
 
     Calls for the same attempt append to it, so do not repeat one that failed: stage the part again under another
-    attempt. Sent in lists of 1000 messages, some megabytes each. batch, part, attempt: from 0.
+    attempt. Sent in lists of 1000 messages, some megabytes each. payloads: as in `push_many`, without keys; batch,
+    part, attempt: from 0.
     """
     for value, name in ((batch, "batch"), (part, "part"), (attempt, "attempt")):
         whole(value, name)

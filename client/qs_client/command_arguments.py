@@ -7,7 +7,7 @@ from enum import Enum
 
 from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
-from .argument_values import key, positive, positive_seconds, seconds
+from .argument_values import group, header, key, positive, positive_seconds, priority, seconds
 from .command_help import overview
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
 from .server_arguments import (
@@ -37,6 +37,7 @@ examples:
   qs push orders 'hello'                     one message; prints its id
   qs push orders --file invoice.xml          a file is one message
   qs push orders --key order-17 'hello'      safe to repeat: within 5 minutes it is stored once
+  qs push orders --priority 9 --header traceparent="$TRACEPARENT" 'hello'
   tail -f log | qs push logs --create --lines
   qs receive orders --wait 20 --delete       wait for a message, print it, then delete it
   qs work jobs thumbnails:make               call make(message) of thumbnails.py for each message
@@ -81,6 +82,12 @@ def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Names
         parser.error("a message without content needs --allow-empty")
     if arguments.command == "push" and arguments.key is not None and _may_be_several(arguments):
         parser.error("--key is the key of one message: push one at a time, each with a key of its own")
+    if arguments.command == "push" and arguments.unique and arguments.key is None:
+        parser.error("--unique says how long a key counts: give --key KEY too")
+    if arguments.command == "push":
+        names = [name.lower() for name, _ in arguments.header]
+        if twice := [name for name in names if names.count(name) > 1]:
+            parser.error(f"--header {twice[0]} is given twice, and a message has one header of a name")
     if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
         parser.error("--seq says which claim to release: give --release CONSUMER too")
     if arguments.command == "claims" and arguments.owner is not None and arguments.release is None:
@@ -100,6 +107,7 @@ _WRONG_USAGE = 2
 _STATES = ("new", "ready", "in-flight", "delayed", "all")
 _REASON = "why: kept with the message, and shown by peek -v and ls -l; at most 1 KiB"
 _TIMEOUT = 30.0  # seconds
+_VERBOSE = "a line with queue, id and what else is known before each payload"
 
 
 def _add_common(
@@ -203,6 +211,24 @@ def _push(add: AddCommand) -> None:
         help="of one message, which makes its push safe to repeat: another push with this key within 5 minutes stores "
         "nothing, and prints the id of the first",
     )
+    push.add_argument(
+        "--unique",
+        action="store_true",
+        help="with --key: the key counts for as long as the first message is in the queue, and no longer",
+    )
+    push.add_argument("--priority", type=priority, metavar="N", help="0 to 9: a greater one comes first (default: 0)")
+    push.add_argument("--group", type=group, metavar="NAME", help="messages of a group do not overtake each other")
+    push.add_argument(
+        "--expires", type=positive_seconds, metavar="S", help="seconds after which they are not handed out any more"
+    )
+    push.add_argument(
+        "--header",
+        type=header,
+        action="append",
+        default=[],
+        metavar="NAME=TEXT",
+        help="text that comes with each message; may be repeated",
+    )
     push.add_argument("--allow-empty", action="store_true", help="push empty files too; --lines does so anyway")
     push.add_argument("-c", "--create", action="store_true", help="create the queue if it does not exist")
 
@@ -211,19 +237,31 @@ def _receive(add: AddCommand) -> None:
     receive = add(
         "receive",
         "command_verbs:receive",
-        "print the oldest visible messages",
+        "print the visible messages that come first",
         "They are hidden from other consumers for the visibility window, and delivered again after it unless deleted. "
         "Exits with 3 when there was none.",
     )
-    receive.add_argument("queues", metavar="QUEUE", nargs="+", help="several: the oldest messages of all of them")
+    receive.add_argument("queues", metavar="QUEUE", nargs="+", help="several: the first messages of all of them")
     receive.set_defaults(hint_new=lambda given: given.queues[0] if len(given.queues) == 1 else "QUEUE")
     receive.add_argument("-n", "--max", type=positive, default=1, metavar="N", help="at most N messages (default: 1)")
     receive.add_argument(
         "-w", "--wait", type=seconds, default=0, metavar="S", help="seconds to wait for the first message"
     )
     receive.add_argument("--visibility", type=seconds, metavar="S", help="seconds to hide them from others")
+    receive.add_argument(
+        "--order",
+        choices=("oldest", "given"),
+        default="oldest",
+        help="of several queues: as if they were one, or the first one until it is empty (default: oldest)",
+    )
     receive.add_argument("--delete", action="store_true", help="delete them once they are written")
-    receive.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
+    _show_more(receive)
+
+
+def _show_more(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of the subcommands that print messages."""
+    parser.add_argument("-v", "--verbose", action="store_true", help=_VERBOSE)
+    parser.add_argument("--headers", action="store_true", help="that line, and the headers, before each payload")
 
 
 def _tail(add: AddCommand) -> None:
@@ -241,7 +279,7 @@ def _tail(add: AddCommand) -> None:
     added.add_argument("--bus", type=bus, metavar="HOST:PORT", help=f"default: $QS_BUS, else {DEFAULT_BUS}")
     added.add_argument("-n", "--max", type=positive, metavar="N", help="end after N messages")
     added.add_argument("--name", metavar="NAME", help="share a durable subscription: each message goes to one of NAME")
-    added.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
+    _show_more(added)
 
 
 def _messages(add: AddCommand) -> None:
@@ -255,7 +293,7 @@ def _messages(add: AddCommand) -> None:
     name_queue(peek)
     peek.add_argument("mids", metavar="MID", nargs="*", default=[], type=positive)
     peek.add_argument("-n", "--max", type=positive, default=1, metavar="N", help="without MID: how many (default: 1)")
-    peek.add_argument("-v", "--verbose", action="store_true", help="a line with queue and id before each payload")
+    _show_more(peek)
     peek.add_argument(
         "--state", choices=_STATES, default="ready", help="without MID: those in this state (default: ready)"
     )

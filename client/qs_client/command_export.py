@@ -1,6 +1,7 @@
 """`qs export`: writes the messages of a queue to files, through a running server.
 
-The files are in the layout of vsqs: the id is the name, the payload the content.
+The files are in the layout of vsqs: the id is the name, the payload the content. `command_labels` keeps headers,
+priority and group with them.
 """
 
 import contextlib
@@ -12,13 +13,16 @@ import time
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from qs_schemas import Delivery
 
 from .client import QueueClient
+from .command_labels import Labels, keep, labels_of
 from .command_output import INCOMPLETE, OK, Output, complain
 from .errors import NotFound, ServerError
 
+_NEW_FILE = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS})
 """Errors of a file system without hard links, or with too many links to a file."""
 
@@ -27,11 +31,20 @@ class OtherFileError(OSError):
     """Raised when a file of that name exists with other content."""
 
 
+class Exported(NamedTuple):
+    """A message to write. receives: how often it was received."""
+
+    mid: int
+    payload: bytes
+    receives: int
+    labels: Labels
+
+
 class VsqsFiles:
     """Writes messages into a directory.
 
     Ensures
-    1. A file has its name only once all of its content is durable.
+    1. A file has its name only once all of its content is durable, and what is kept with it.
     2. Nothing is overwritten: a file of the same name with the same content counts as written, any other is an error.
     3. Two writers of the same messages do not harm each other, and an export can be repeated.
     """
@@ -43,18 +56,15 @@ class VsqsFiles:
             os.mkdir(directory)
             _sync(os.path.dirname(os.path.abspath(directory)))
 
-    def write(self, messages: Iterable[tuple[int, bytes, int]]) -> int:
-        """Writes files durably; a file that exists with the same content counts as written.
-
-        messages: id, payload and count of receives. Returns how many files are new. Raises OtherFileError when one
-        exists with other content, and OSError; then some of the files may exist.
-        """
+    def write(self, messages: Iterable[Exported]) -> int:
+        """Writes files durably; a file that exists with the same content counts as written. Returns how many files are
+        new. Raises OtherFileError when one exists with other content, and OSError; then some of the files may exist."""
         written: dict[str, int] = {}
         try:
-            for mid, payload, receives in messages:
-                path = self._path(str(mid))
-                if not _is_written(path, payload):
-                    written[path] = self._write(mid, payload, receives)
+            for message in messages:
+                path = os.path.join(self._directory, str(message.mid))
+                if not _is_written(path, message.payload):
+                    written[path] = _write(path, message)
             for descriptor in written.values():
                 os.fsync(descriptor)
             for path in written:
@@ -70,28 +80,40 @@ class VsqsFiles:
                 os.close(descriptor)
         return len(written)
 
-    def _path(self, name: str) -> str:
-        return os.path.join(self._directory, name)
 
-    def _write(self, mid: int, payload: bytes, receives: int) -> int:
-        """Writes a temporary file and returns its descriptor. Leaves no file behind when that fails."""
-        temporary = _temporary(self._path(str(mid)))
-        descriptor = os.open(temporary, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-        try:
-            rest = memoryview(payload)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
-            if receives:
-                with contextlib.suppress(OSError):  # not every file system has attributes
-                    os.setxattr(descriptor, "user.qs.receives", b"%d" % receives)
-            # Starts writing now, so that the syncs of many files wait together.
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        except BaseException:
-            os.close(descriptor)
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-        return descriptor
+def _write(path: str, message: Exported) -> int:
+    """Writes the temporary file of a message and returns its descriptor. Leaves none behind when that fails."""
+    temporary = _temporary(path)
+    descriptor = os.open(temporary, _NEW_FILE, 0o666)
+    try:
+        _write_all(descriptor, message.payload)
+        if message.receives:
+            with contextlib.suppress(OSError):  # not every file system has attributes
+                os.setxattr(descriptor, "user.qs.receives", b"%d" % message.receives)
+        keep(message.labels, descriptor, path, _write_durably)
+        # Starts writing now, so that the syncs of many files wait together.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except BaseException:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return descriptor
+
+
+def _write_durably(path: str, content: bytes) -> None:
+    descriptor = os.open(path, _NEW_FILE, 0o666)
+    try:
+        _write_all(descriptor, content)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _temporary(path: str) -> str:
@@ -141,8 +163,6 @@ def _sync(directory: str) -> None:
 _AT_ONCE = 100
 """Messages that are written and synced together, and in flight with --delete."""
 
-_Message = tuple[int, bytes, int]
-
 
 def export(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Writes each message to a file, except for those that are pushed after it has begun."""
@@ -168,7 +188,7 @@ def export(client: QueueClient, arguments: Namespace, out: Output) -> int:
     return INCOMPLETE if hidden else OK
 
 
-def _peeked(client: QueueClient, qid: str) -> Iterator[_Message]:
+def _peeked(client: QueueClient, qid: str) -> Iterator[Exported]:
     """Yields the visible messages and leaves them unchanged."""
     for mid in client.list_messages(qid, state="ready"):
         try:
@@ -176,7 +196,7 @@ def _peeked(client: QueueClient, qid: str) -> Iterator[_Message]:
         except NotFound:
             continue  # consumed meanwhile
         if message.payload is not None:
-            yield mid, _bytes(message.payload), message.receives or 0
+            yield Exported(mid, _bytes(message.payload), message.receives or 0, labels_of(message))
 
 
 def _move(client: QueueClient, arguments: Namespace, files: VsqsFiles, progress: "_Progress", count: float) -> None:
@@ -188,7 +208,10 @@ def _move(client: QueueClient, arguments: Namespace, files: VsqsFiles, progress:
         if not deliveries:
             return
         try:
-            written = files.write((each.mid, _bytes(each.payload), (each.receives or 1) - 1) for each in deliveries)
+            written = files.write(
+                Exported(each.mid, _bytes(each.payload), (each.receives or 1) - 1, labels_of(each))
+                for each in deliveries
+            )
         except BaseException:
             _release(client, deliveries)
             raise

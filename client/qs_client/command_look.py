@@ -39,7 +39,7 @@ def peek(client: QueueClient, arguments: Namespace, out: Output) -> int:
             complain(f"message {message.mid} belongs to a claim, which alone shows its payload: qs claims {qid}")
         else:
             found = True
-        out.message(message, heading=arguments.verbose)
+        out.message(message, heading=arguments.verbose, headers=arguments.headers)
     return OK if found else NOTHING
 
 

@@ -10,6 +10,8 @@ from qs_schemas import Delivery, GetMessage, QueueInfo
 from qs_schemas.terminal import BOLD, has_colours, paint
 from qs_schemas.text import escape_payload
 
+from .standstill import why_nothing
+
 OK = 0
 INCOMPLETE = 1
 NOTHING = 3
@@ -27,8 +29,8 @@ def complain(text: str) -> None:
 class Output:
     """Writes results: plain lines for people, or one JSON object a line for programs.
 
-    Ensures: text is UTF-8, whatever the locale; a payload that is not text comes out byte for byte; a reason, which is
-    a stranger's text, is on one line and has no control characters.
+    Ensures: text is UTF-8, whatever the locale; a payload that is not text comes out byte for byte; a reason or a
+    header, which is a stranger's text, is on one line and has no control characters.
     """
 
     def __init__(self, stream: BinaryIO, *, as_json: bool = False) -> None:
@@ -50,10 +52,14 @@ class Output:
         """Writes text for people."""
         self._stream.write(text.encode())
 
-    def message(self, message: Delivery | GetMessage, *, heading: bool = False, ended: bool = False) -> None:
+    def message(
+        self, message: Delivery | GetMessage, *, heading: bool = False, headers: bool = False, ended: bool = False
+    ) -> None:
         """Writes a payload: text with a line end if it has none, anything else byte for byte, so that a file that was
-        pushed comes out the same. heading: write a line with queue and id first; ended: a line end follows everything,
-        as it does with headings, for what is read line by line."""
+        pushed comes out the same. heading: write a line with queue and id first; headers: also a line for each header,
+        and an empty one; ended: a line end follows everything, as it does with headings, for what is read line by
+        line."""
+        heading = heading or headers
         payload = message.payload.encode() if isinstance(message.payload, str) else message.payload
         if self._as_json:
             self._json(message_fields(message, payload))
@@ -61,6 +67,8 @@ class Output:
         if heading:
             line = f"==> {message.qid} {message.mid} ({'; '.join(_heading_parts(message))}) <=="
             self.text(f"{paint(line, BOLD) if self._colours else line}\n")
+        if headers:
+            self.text("".join(f"{name}: {one_line(text)}\n" for name, text in message.headers.items()) + "\n")
         if payload is not None:
             self._stream.write(payload)
             # A line end after text is for the terminal. After other bytes it would make another file of them.
@@ -68,13 +76,14 @@ class Output:
                 self._stream.write(b"\n")
 
     def queues(self, queues: Iterable[QueueInfo], columns: Sequence[str]) -> None:
-        """Writes the figures of queues, one queue a line. columns: the fields of QueueInfo for people; programs get
-        all."""
-        queues = list(queues)
+        """Writes the figures of queues, one queue a line. columns: the fields of QueueInfo for people, and `idle` for
+        why nothing comes out; programs get all."""
+        # One word each: scripts take the lines apart at white space.
+        rows = [{**asdict(queue), "idle": why_nothing(queue).replace(" ", "-") or None} for queue in queues]
         self.table(
             ["QUEUE", *(column.upper().replace("_", "-") for column in columns)],
-            [[queue.qid, *(_cell(getattr(queue, column)) for column in columns)] for queue in queues],
-            [_without_none(asdict(queue)) for queue in queues],
+            [[fields["qid"], *(_cell(fields[column]) for column in columns)] for fields in rows],
+            map(_without_none, rows),
         )
 
     def columns(self, head: Sequence[str], forms: Sequence[str]) -> "Columns":
@@ -136,7 +145,9 @@ def message_fields(message: Delivery | GetMessage, payload: bytes | None) -> dic
     """Returns the fields of a message, for programs. payload: None to leave it out."""
     fields = _without_none({
         "qid": message.qid, "mid": message.mid, "status": message.status, "receives": message.receives,
-        "pushed_at": message.pushed_at, "visible_at": message.visible_at, "reason": message.reason,
+        "pushed_at": message.pushed_at, "visible_at": message.visible_at, "priority": message.priority or None,
+        "group": message.group, "expires_at": message.expires_at, "headers": dict(message.headers) or None,
+        "reason": message.reason,
         "dead_from": message.dead_from, "dead_mid": message.dead_mid, "dead_receives": message.dead_receives,
         "dead_at": message.dead_at, "dead_reason": message.dead_reason,
     })  # fmt: skip
@@ -152,10 +163,18 @@ def message_fields(message: Delivery | GetMessage, payload: bytes | None) -> dic
 
 def _heading_parts(message: Delivery | GetMessage) -> Iterator[str]:
     """Yields the parts of a message's heading, for people: its receives, until when it is hidden if it was only looked
-    at, the queue from which it came if it is a dead letter, and the last reason."""
+    at, what its push said of it, the queue from which it came if it is a dead letter, and the last reason."""
     yield f"receives {message.receives}"
     if message.status in ("in-flight", "delayed"):
         yield f"{message.status} until {as_time(message.visible_at)}"
+    if message.priority:
+        yield f"priority {message.priority}"
+    if message.group is not None:
+        yield f"group {one_line(message.group)}"
+    if message.expires_at is not None:
+        yield f"expires at {as_time(message.expires_at)}"
+    if message.headers:
+        yield f"headers {', '.join(message.headers)}"
     if message.dead_from is not None:
         why = "rejected" if message.dead_reason == "rejected" else f"after {message.dead_receives} receives"
         yield f"dead letter of {message.dead_from} {message.dead_mid}, {why} at {as_time(message.dead_at)}"

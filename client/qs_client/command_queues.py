@@ -50,6 +50,8 @@ def options(client: QueueClient, arguments: Namespace, out: Output) -> int:
 
 
 def _shown(value: float | str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 

@@ -18,6 +18,8 @@ from qs_schemas import Delivery, Draft
 
 from .batches import drafts_in_batches
 from .client import QueueClient
+from .command_labels import Labels
+from .command_labels import read as labels_in_file
 from .command_look import list_messages
 from .command_output import INCOMPLETE, NOTHING, OK, Output, complain
 from .errors import NotFound, ServerError, Stale
@@ -27,12 +29,13 @@ from .security import Security
 _AT_ONCE = 100  # messages received at a time: if the command is killed, they stay hidden until their window ends
 _PIECE = 1024 * 1024  # bytes of a read
 _TIMEOUT = 30.0  # seconds for a connection to a bus
+_NO_LABELS = Labels({})
 _OF_BUS = "bus:"  # prefix of the queues in which a bus keeps its own data
 _COUNTS = ("new", "ready", "in_flight", "delayed")
 _LISTED = (*_COUNTS, "dead", "subscribers", "waiting", "paused")
 _FIGURES = (
     *_COUNTS, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "dead", "retired", "paused",
-    "subscribers", "waiting", "storage",
+    "subscribers", "waiting", "storage", "idle",
 )  # fmt: skip
 
 
@@ -45,27 +48,55 @@ def push(client: QueueClient, arguments: Namespace, out: Output) -> int:
     if arguments.create:
         client.new_queue(arguments.queue, exist_ok=True)
     if arguments.key is not None:
-        [payload] = itertools.chain.from_iterable(_groups(arguments))
-        mid = client.push(arguments.queue, payload, delay=arguments.delay, key=arguments.key)
+        [draft] = itertools.chain.from_iterable(_groups(arguments))
+        mid = client.push(
+            arguments.queue,
+            draft.payload,
+            delay=draft.delay,
+            key=arguments.key,
+            unique=arguments.unique,
+            priority=draft.priority,
+            expires=draft.expires,
+            group=draft.group,
+            headers=draft.headers,
+        )
         out.line(str(mid), {"qid": arguments.queue, "mid": mid})
         return OK
-    for payloads in _groups(arguments):
-        for batch in drafts_in_batches(Draft(payload, delay=arguments.delay) for payload in payloads):
+    for drafts in _groups(arguments):
+        for batch in drafts_in_batches(drafts):
             for mid in client.push_many(arguments.queue, batch):
                 out.line(str(mid), {"qid": arguments.queue, "mid": mid})
             out.flush()  # the reader learns at once what is stored
     return OK
 
 
-def _groups(arguments: Namespace) -> Iterator[Iterable[bytes]]:
-    """Yields the payloads in groups of what is available: it does not wait for slow input to fill a batch."""
-    yield [os.fsencode(payload) for payload in arguments.payload]  # the bytes that the shell gave, also if no UTF-8
+def _groups(arguments: Namespace) -> Iterator[Iterable[Draft]]:
+    """Yields the messages in groups of what is available: it does not wait for slow input to fill a batch."""
+    # The bytes that the shell gave, also if they are no UTF-8.
+    yield [_draft(arguments, os.fsencode(payload)) for payload in arguments.payload]
     files = arguments.file or ([] if arguments.payload else ["-"])
     if arguments.lines:
         for name in files:
-            yield from _lines(name)
+            for lines in _lines(name):
+                yield [_draft(arguments, line) for line in lines]
     else:
-        yield (_content(name, allow_empty=arguments.allow_empty) for name in files)
+        yield (
+            _draft(arguments, _content(name, allow_empty=arguments.allow_empty), labels_in_file(name)) for name in files
+        )
+
+
+def _draft(arguments: Namespace, payload: bytes, kept: Labels = _NO_LABELS) -> Draft:
+    """Returns a message to push. kept: what `qs export` has kept with its file; what the arguments say goes first."""
+    given = dict(arguments.header)
+    names = {name.lower() for name in given}
+    return Draft(
+        payload,
+        delay=arguments.delay,
+        priority=kept.priority if arguments.priority is None else arguments.priority,
+        expires=arguments.expires,
+        group=arguments.group or kept.group,
+        headers={**{name: text for name, text in kept.headers.items() if name.lower() not in names}, **given},
+    )
 
 
 @contextlib.contextmanager
@@ -117,7 +148,8 @@ def receive(client: QueueClient, arguments: Namespace, out: Output) -> int:
     """Prints up to --max messages. --wait applies to the first one."""
     remaining, wait = arguments.max, arguments.wait
     while remaining:
-        deliveries = client.receive(arguments.queues, min(remaining, _AT_ONCE), wait, arguments.visibility)
+        most = min(remaining, _AT_ONCE)
+        deliveries = client.receive(arguments.queues, most, wait, arguments.visibility, arguments.order)
         if not deliveries:
             break
         _hand_out(client, deliveries, arguments, out)
@@ -129,7 +161,7 @@ def receive(client: QueueClient, arguments: Namespace, out: Output) -> int:
 def _hand_out(client: QueueClient, deliveries: list[Delivery], arguments: Namespace, out: Output) -> None:
     try:
         for delivery in deliveries:
-            out.message(delivery, heading=arguments.verbose)
+            out.message(delivery, heading=arguments.verbose, headers=arguments.headers)
         out.flush()
     except BaseException:  # not printed (reader gone, disk full, Ctrl-C): leave them to others
         with contextlib.suppress(ServerError, OSError):
@@ -202,7 +234,7 @@ def _shown(qid: str, arguments: Namespace) -> bool:
 
 
 def stats(client: QueueClient, arguments: Namespace, out: Output) -> int:
-    """Prints all figures of one queue or of all."""
+    """Prints all figures of one queue or of all, and why nothing comes out of those that give nothing."""
     out.queues(client.stats(arguments.queue), _FIGURES)
     return OK
 
@@ -246,7 +278,7 @@ def tail(security: Security, arguments: Namespace, out: Output) -> int:
         messages = bus.subscribe(arguments.queues, ack=True, name=arguments.name)
         messages.open(patient=arguments.timeout is None)
         for message in itertools.islice(messages, arguments.max):
-            out.message(message, heading=arguments.verbose, ended=True)
+            out.message(message, heading=arguments.verbose, headers=arguments.headers, ended=True)
             out.flush()
             bus.delete(message)
     return OK

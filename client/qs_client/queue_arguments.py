@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from .argument_values import CHANGEABLE, given_options, positive, positive_seconds, receives, seconds
+from .argument_values import CHANGEABLE, given_options, positive, positive_seconds, rate, receives, seconds
 
 AddCommand = Callable[..., argparse.ArgumentParser]
 """Adds a subcommand: its name, its function as MODULE:FUNCTION of this package, a summary and details. Returns its
@@ -14,6 +14,7 @@ _SET_EXAMPLES = """\
 examples:
   qs set orders --dead-letter failed --max-receives 5
   qs set orders --retention 604800           remove what is older than a week
+  qs set orders --rate 10 --max-in-flight 5  spare what its workers need
   qs set orders --remove retention --remove capacity
 """
 _REDRIVE_EXAMPLES = """\
@@ -69,6 +70,19 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="seconds until a message that was received in vain is visible again: twice as many each further time",
     )
     parser.add_argument("--backoff-max", type=positive_seconds, metavar="S", help="at most so many (default: 3600)")
+    parser.add_argument(
+        "--group-in-flight",
+        type=positive,
+        metavar="N",
+        help="messages of a group that are out at a time (default: 1, strict order)",
+    )
+    parser.add_argument(
+        "--fair", action=argparse.BooleanOptionalAction, help="serve groups in turn, or by the age of their messages"
+    )
+    parser.add_argument(
+        "--max-in-flight", type=positive, metavar="N", help="messages of the queue that are out at a time"
+    )
+    parser.add_argument("--rate", type=rate, metavar="N", help="messages that are handed out a second")
 
 
 def _add_changes(add: AddCommand) -> None:
