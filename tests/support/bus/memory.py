@@ -245,6 +245,11 @@ class Client:
         return [mid for line in self.lines if "<get-message/>" in line for mid in mids(line)]
 
     @property
+    def deliveries(self) -> list[GetMessage]:
+        """Returns the deliveries that the client has read."""
+        return [message for line in self.lines if isinstance(message := Message.parse(line), GetMessage)]
+
+    @property
     def payloads(self) -> list[str]:
         return [payload for line in self.lines for payload in payloads(line)]
 
@@ -302,10 +307,10 @@ class World:
     def client(self, credit: int = EVERYTHING) -> Client:
         return Client(self, credit)
 
-    def push(self, feed: Feed, payload: str = "x", mid: int = 0, receives: int = 1) -> int:
-        """Lets a message come from the server. Returns its id."""
+    def push(self, feed: Feed, payload: str = "x", mid: int = 0, receives: int = 1, **said: Any) -> int:
+        """Lets a message come from the server. said: further fields of the delivery. Returns the message's id."""
         self._mid = mid or self._mid + 1
-        feed.take([GetMessage(feed.qid, self._mid, payload=payload, receives=receives, pushed_at=self._mid)])
+        feed.take([GetMessage(feed.qid, self._mid, payload=payload, receives=receives, pushed_at=self._mid, **said)])
         return self._mid
 
     def push_together(self, feed: Feed, count: int, payload: str = "x") -> list[int]:
@@ -325,11 +330,11 @@ class World:
         """Returns what a feed has released."""
         return [release.mid for release in self.upstream.releases.of(feed)]
 
-    def fetched(self, feed: Feed, payload: bytes | None = b"x") -> list[int]:
-        """Lets the server give the payloads that it was asked for. Returns the ids."""
+    def fetched(self, feed: Feed, payload: bytes | None = b"x", headers: dict[str, str] | None = None) -> list[int]:
+        """Lets the server give the payloads and headers that it was asked for. Returns the ids."""
         records = self.upstream.fetches.of(feed)
         for record in records:
-            feed.fetched(record, payload)
+            feed.fetched(record, payload, headers)
         return [record.mid for record in records]
 
 

@@ -187,6 +187,20 @@ async def test_a_name_takes_over_the_policy() -> None:
     assert world.server.made == QueueOptions(visibility=7)
 
 
+async def test_a_name_takes_over_order_and_pace() -> None:
+    """The queue of a new name has the order and the pace of its queue, and its storage, which has them."""
+    for options in (
+        QueueOptions("journal", group_in_flight=2),
+        QueueOptions("journal", fair=True),
+        QueueOptions("journal", max_in_flight=5),
+        QueueOptions("journal", rate=0.5),
+    ):
+        world = World()
+        world.server.options = options
+        assert await world.use("n", A) == "bus:q:a:n"
+        assert world.server.made == options
+
+
 async def test_a_policy_that_the_bus_may_not_see() -> None:
     """A name copies nothing from a policy that the bus may not see."""
     world = World()

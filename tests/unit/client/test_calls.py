@@ -50,6 +50,7 @@ from qs_client import (
     policy_calls,
 )
 from qs_schemas import TABLE, ErrorCode, Message, Peer
+from qs_schemas.templates import write
 
 DELIVERY = Delivery(1760000000000000, b"hi", "orders", receives=2)
 GOT = GetMessage("q", 5, status="delivered")
@@ -85,10 +86,19 @@ CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
         calls.new_queue("q", storage="null", visibility=1.5, capacity=9, retention=60, dead_letter="d", max_receives=3),
         NewQueue("q", QueueOptions("null", 1.5, 9, 60, "d", 3)), NewQueue("q"), True,
     ),
+    "new_queue with order and pace": (
+        calls.new_queue("q", group_in_flight=2, fair=True, max_in_flight=9, rate=0.5),
+        NewQueue("q", QueueOptions(group_in_flight=2, fair=True, max_in_flight=9, rate=0.5)), NewQueue("q"), True,
+    ),
     "delete_queue": (calls.delete_queue("q", force=True), DeleteQueue("q", True), DeleteQueue("q"), True),
     "set_queue": (
         policy_calls.set_queue("q", visibility=5, retention=None, dead_letter=None, max_receives=7),
         SetQueue("q", QueueOptions(None, 5, max_receives=7, removed=frozenset({"retention", "dead_letter"}))),
+        SetQueue("q"), None,
+    ),
+    "set_queue with order and pace": (
+        policy_calls.set_queue("q", group_in_flight=None, fair=False, max_in_flight=None, rate=10),
+        SetQueue("q", QueueOptions(fair=False, rate=10, removed=frozenset({"group_in_flight", "max_in_flight"}))),
         SetQueue("q"), None,
     ),
     "queue_options": (
@@ -120,10 +130,28 @@ CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
         calls.push("q", "h\xe9", delay=1.5, key="k"),
         PushMessage("q", "h\xe9".encode(), 1.5, "k"), PushMessage("q", mid=5), 5,
     ),
+    "push with attributes": (
+        calls.push(
+            "q", b"x", key="k", unique=True, priority=9, expires=60.5, group="acme", headers={"b": "\xe9 <", "A": ""},
+        ),
+        PushMessage(
+            "q", b"x", key="k", unique=True, priority=9, expires=60.5, group="acme", headers={"b": "\xe9 <", "A": ""},
+        ),
+        PushMessage("q", mid=5), 5,
+    ),
+    "push without what may be left out": (
+        calls.push("q", b"x", unique=False, priority=None, expires=None, group=None, headers={}),
+        PushMessage("q", b"x"), PushMessage("q", mid=5), 5,
+    ),
     "push of bytes": (calls.push("q", b"\x00"), PushMessage("q", b"\x00"), PushMessage("q", mid=5), 5),
     "push_many": (
         calls.push_many("q", [b"a", Draft(b"b", 2, "k")]),
         PushMessage("q", messages=[Draft(b"a"), Draft(b"b", 2, "k")]), PushMessage("q", mids=[1, 2]), [1, 2],
+    ),
+    "push_many with attributes": (
+        calls.push_many("q", [b"a", Draft(b"b", priority=0, expires=1, group="g", headers={"a": "b"})]),
+        PushMessage("q", messages=[Draft(b"a"), Draft(b"b", priority=0, expires=1, group="g", headers={"a": "b"})]),
+        PushMessage("q", mids=[1, 2]), [1, 2],
     ),
     "receive": (
         calls.receive("q", 3, 20, 60),
@@ -131,6 +159,14 @@ CALLS: dict[str, tuple[Any, Message, Message, Any]] = {
     ),
     "receive from several": (
         calls.receive(("a", "b")), ReceiveMessage(queues=["a", "b"], max=1, wait=0), ReceiveMessage(), [],
+    ),
+    "receive from several in the given order": (
+        calls.receive(("b", "a"), order="given"), ReceiveMessage(queues=["b", "a"], max=1, wait=0, order="given"),
+        ReceiveMessage(messages=[DELIVERY]), [DELIVERY],
+    ),
+    "receive_one in the given order": (
+        calls.receive_one(("b", "a"), 20, order="given"),
+        ReceiveMessage(queues=["b", "a"], max=1, wait=20, order="given"), ReceiveMessage(messages=[DELIVERY]), DELIVERY,
     ),
     "receive_one": (
         calls.receive_one("q", 20),
@@ -237,6 +273,68 @@ def test_new_queue_with_options_out_of_bounds(call: Any) -> None:
         next(call)
 
 
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: calls.push("q", "x", unique=True), "key is missing"),
+        (lambda: calls.push("q", "x", priority=10), "priority is a whole number from 0 to 9"),
+        (lambda: calls.push("q", "x", priority=-1), "priority is"),
+        (lambda: calls.push("q", "x", expires=0), "expires is a number of seconds greater than 0"),
+        (lambda: calls.push_many("q", [Draft("x", unique=True)]), "key is missing"),
+        (lambda: calls.push_many("q", [Draft("x", priority=10)]), "priority is"),
+        (lambda: calls.push_many("q", [Draft("x", expires=0)]), "expires is"),
+        (lambda: calls.receive("q", order="newest"), "order is 'newest'"),
+        (lambda: calls.new_queue("q", rate=0), "rate is a number of messages a second, more than 0"),
+        (lambda: calls.new_queue("q", rate=float("nan")), "rate is"),
+        (lambda: calls.new_queue("q", max_in_flight=0), "max_in_flight is"),
+        (lambda: policy_calls.set_queue("q", group_in_flight=0), "group_in_flight is"),
+    ],
+)
+def test_order_and_pace_out_of_bounds(call: Callable[[], Any], text: str) -> None:
+    """A priority, a time, a rate or a number that the protocol does not have, and `unique` without a key, is a
+    ValueError that names it; nothing is sent."""
+    with pytest.raises(ValueError, match=text):
+        next(call())
+
+
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        ({"qs-mine": "x"}, "'qs-mine'"),
+        ({"a b": "x"}, "'a b'"),
+        ({"a": "1", "A": "2"}, "twice"),
+        ({str(number): "" for number in range(33)}, "33 headers"),
+        ({"a": "x" * 8192}, "8193 bytes"),
+    ],
+)
+def test_headers_out_of_bounds(headers: dict[str, str], text: str) -> None:
+    """Headers that the protocol does not have are a ValueError when the request is written, and not sent."""
+    for call in calls.push("q", "x", headers=headers), calls.push_many("q", [Draft("x", headers=headers)]):
+        with pytest.raises(ValueError, match=text):
+            write(next(call).request)
+
+
+def test_a_group_out_of_bounds() -> None:
+    """The name of a group has 1 to 128 characters: another one is a ValueError, and not sent."""
+    for name in ("", "x" * 129):
+        for call in calls.push("q", "x", group=name), calls.push_many("q", [Draft("x", group=name)]):
+            with pytest.raises(ValueError, match="group"):
+                write(next(call).request)
+
+
+def test_a_unique_push_is_not_repeated() -> None:
+    """A push with a key is sent again after a lost connection; with `unique` it is not, as its message may have been
+    handled meanwhile, and the key would not count any more."""
+    for unique, repeated in ((False, True), (True, False)):
+        call = calls.push("q", "x", key="k", unique=unique)
+        request = next(call).request
+        try:
+            again = call.throw(ServerUnavailable("gone")).request
+        except ServerUnavailable:
+            again = None
+        assert (again is request) == repeated
+
+
 def test_server_error_survives_pickling() -> None:
     """An exception can go from one process to another: Spark and multiprocessing do that."""
     error = pickle.loads(pickle.dumps(errors.NotFound(404, "not-found", "no queue 'q'", "ab")))
@@ -312,6 +410,15 @@ def test_delete_after_peek_has_no_receives() -> None:
         lambda: calls.push("q", 5),  # type: ignore[arg-type]
         lambda: calls.push("q", None),  # type: ignore[arg-type]
         lambda: calls.push("q", Draft("x", delay=5)),  # type: ignore[arg-type] # its delay would be lost
+        lambda: calls.push("q", "x", headers=[("a", "b")]),  # type: ignore[arg-type]
+        lambda: calls.push("q", "x", headers={"a": 5}),  # type: ignore[dict-item]
+        lambda: calls.push("q", "x", group=5),
+        lambda: calls.push("q", "x", priority="9"),  # type: ignore[arg-type]
+        lambda: calls.push("q", "x", priority=True),
+        lambda: calls.push_many("q", [Draft("x", priority=1.5)]),  # type: ignore[arg-type]
+        lambda: calls.new_queue("q", fair=1),  # type: ignore[arg-type]
+        lambda: calls.new_queue("q", rate=True),
+        lambda: calls.new_queue("q", rate="5"),  # type: ignore[arg-type]
         lambda: calls.push_many("q", "abc"),
         lambda: calls.push_many("q", b"abc"),
         lambda: calls.push_many("q", [5]),  # type: ignore[list-item]
@@ -374,6 +481,18 @@ def test_push_many_lists_stay_under_a_documents_size(character: bytes) -> None:
     """A list stays under the bytes that a server takes by default, however long its payloads are when written."""
     payloads = [character * 700_000] * 12
     written = [len(Peer().send(PushMessage("q", messages=batch))) for batch in batches.drafts_in_batches(payloads)]
+    assert len(written) > 1
+    assert max(written) < 8 * 1024 * 1024
+
+
+@pytest.mark.parametrize("character", ["a", "&", "\n", '"', "\u20ac", "\U0001f34e"])
+def test_push_many_lists_with_headers_stay_under_a_documents_size(character: str) -> None:
+    """A list stays under the bytes that a server takes by default, however long its headers are when written."""
+    headers = {f"h{number}": character * (250 // len(character.encode())) for number in range(32)}
+    written = [
+        len(write(PushMessage("q", messages=batch)))
+        for batch in batches.drafts_in_batches([Draft(b"x", headers=headers)] * 1000)
+    ]
     assert len(written) > 1
     assert max(written) < 8 * 1024 * 1024
 

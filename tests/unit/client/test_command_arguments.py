@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from qs_client.argument_values import positive, seconds
+from qs_client.argument_values import given_options, positive, seconds
 from qs_client.command import main
 from qs_client.command_arguments import command_line, make_parser
 from qs_client.server_arguments import bus, server
@@ -96,6 +96,20 @@ def test_options_stand_anywhere(argv: list[str]) -> None:
     assert (arguments.queue, arguments.payload, arguments.delay) == ("q", ["a", "b"], 3)
 
 
+def test_headers_of_a_push() -> None:
+    """--header may be repeated; its text is what follows the first =, also nothing."""
+    arguments = command_line(["push", "q", "--header", "a=1=2", "x", "--header", "B=", "--priority", "9"])
+    assert (arguments.header, arguments.priority) == ([("a", "1=2"), ("B", "")], 9)
+
+
+def test_fair_may_be_denied() -> None:
+    """--fair and --no-fair are the two values of one option; without either nothing is said of it."""
+    found = [
+        given_options(command_line(["set", "q", "--rate", "0.5", *flags])) for flags in (["--fair"], ["--no-fair"], [])
+    ]
+    assert found == [{"rate": 0.5, "fair": True}, {"rate": 0.5, "fair": False}, {"rate": 0.5}]
+
+
 def test_payloads_that_look_like_options() -> None:
     """After -- everything is a payload."""
     assert command_line(["push", "q", "--", "-5", "--json"]).payload == ["-5", "--json"]
@@ -147,6 +161,12 @@ def test_bus_from_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         ["work", "q", "tasks:run", "--json", "--xml"], ["--json", "work", "q", "tasks:run", "--xml"],
         ["work", "q", "tasks:run", "-p", "0"], ["work", "q", "tasks:run", "-p", "1001"],
         ["set", "q", "--backoff", "0"], ["set", "q", "--backoff", "5", "--remove", "backoff"],
+        ["set", "q", "--rate", "0"], ["set", "q", "--rate", "x"], ["set", "q", "--fair", "--remove", "fair"],
+        ["set", "q", "--no-fair", "--remove", "fair"], ["new", "q", "--max-in-flight", "0"],
+        ["push", "q", "x", "--unique"], ["push", "q", "x", "--priority", "10"], ["push", "q", "x", "--priority", "-1"],
+        ["push", "q", "x", "--group", ""], ["push", "q", "x", "--expires", "0"], ["push", "q", "x", "--header", "a"],
+        ["push", "q", "x", "--header", "=b"], ["push", "q", "x", "--header", "a=1", "--header", "A=2"],
+        ["receive", "q", "--order", "newest"],
     ],
 )  # fmt: skip
 def test_wrong_usage(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,6 +87,45 @@ def test_message_that_is_a_dead_letter_has_a_heading() -> None:
     assert json.loads(stream.getvalue()) == {"qid": "failed", "mid": 9, "receives": 1, **origin, "payload": "x"}
 
 
+def test_message_with_attributes() -> None:
+    """Priority, group, expiry and the names of headers stand in the heading; --headers also shows their texts, each on
+    a line of its own, and programs get all of them."""
+    pushed = Delivery(
+        5, b"x", "q", 1, priority=9, group="acme\n", expires_at=0, headers={"traceparent": "00-\x1b[m\n1", "b": "\xe9"}
+    )
+    said = "receives 1; priority 9; group acme; expires at 1970-01-01T00:00:00.000000Z; headers traceparent, b"
+    heading = f"==> q 5 ({said}) <=="
+    out, stream = written()
+    out.message(pushed, heading=True)
+    assert stream.getvalue().decode() == f"{heading}\nx\n"
+    out, stream = written()
+    out.message(pushed, headers=True)
+    assert stream.getvalue().decode() == f"{heading}\ntraceparent: 00- [m 1\nb: \xe9\n\nx\n"
+    out, stream = written()
+    out.message(Delivery(5, b"x", "q", 2), headers=True)
+    assert stream.getvalue() == b"==> q 5 (receives 2) <==\n\nx\n"
+    out, stream = written(as_json=True)
+    out.message(pushed)
+    assert json.loads(stream.getvalue()) == {
+        "qid": "q", "mid": 5, "receives": 1, "priority": 9, "group": "acme\n", "expires_at": 0,
+        "headers": {"traceparent": "00-\x1b[m\n1", "b": "\xe9"}, "payload": "x",
+    }  # fmt: skip
+
+
+def test_table_says_why_nothing_comes_out() -> None:
+    """The column idle has one word for each queue, a dash if its messages can be had; programs get the word too."""
+    queues = [QueueInfo("a", limited="max-in-flight"), QueueInfo("b", ready=0, in_flight=1), QueueInfo("c", ready=1)]
+    out, stream = written()
+    out.queues(queues, ("ready", "idle"))
+    assert [line.split() for line in stream.getvalue().decode().splitlines()[1:]] == [
+        ["a", "-", "limited-by-max-in-flight"], ["b", "0", "in-flight"], ["c", "1", "-"],
+    ]  # fmt: skip
+    out, stream = written(as_json=True)
+    out.queues(queues[1:], ())
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [each.get("idle") for each in found] == ["in-flight", None]
+
+
 def test_table_is_aligned() -> None:
     """Names stand to the left, figures to the right, and what is not known is a dash."""
     out, stream = written()
