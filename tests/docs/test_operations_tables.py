@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from support.clients.every_client import SCENARIOS
@@ -192,6 +192,19 @@ def test_clients_page_programs_about_pipelines(fenced_blocks: Callable[..., list
             assert done.stderr == ""
             printed.append(done.stdout)
     assert printed == ["3 2\n", "2\n"]
+
+
+def test_clients_page_programs_about_headers(fenced_blocks: Callable[..., list[Any]], tmp_path: Path) -> None:
+    """The sync one and the async one print what is shown below each."""
+    section = CLIENTS.read_text(encoding="utf-8").partition("## What a message says")[2].partition("\n## ")[0]
+    printed = []
+    with serving(tmp_path / "root", *FAST) as server:
+        for block in fenced_blocks(section, "python"):
+            body = block.body.replace("9876", str(server.port))
+            done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60, check=False)
+            assert done.stderr == ""
+            printed.append(done.stdout)
+    assert printed == [block.body for block in fenced_blocks(section, "text")]
 
 
 ARCHITECTURE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()

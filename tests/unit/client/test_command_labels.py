@@ -76,7 +76,7 @@ def test_headers_are_where_queues_of_files_have_them(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_labels_of_other_programs(tmp_path: Path, name: str, content: bytes) -> None:
-    """What another program has written in their place, and what only a server gives, is left out."""
+    """The reader leaves out what another program has written in their place, and what only a server gives."""
     (tmp_path / "5").write_bytes(b"x")
     os.setxattr(tmp_path / "5", f"user.qs.{name}", content)
     assert read(str(tmp_path / "5")) == Labels({})
