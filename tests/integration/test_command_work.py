@@ -31,6 +31,9 @@ def end(message):
     if message.text == "left":
         raise SystemExit(5)
 
+def headed(message):
+    note(f"{message.text} {message.priority} {message.group} {message.headers}")
+
 def gated(message):
     # Waits until somebody opens the FIFO "gate" for writing.
     note(f"begin {message.text}")
@@ -185,6 +188,18 @@ def test_jobs(work: Work, client: QueueClient) -> None:
     summary = r"qs: 2 done, 2 failed, 0 taken away, 0 given back, 0 processes replaced, in \d+\.\d s"
     assert re.fullmatch(summary, lines[-1])
     assert len(lines) == 5
+
+
+def test_jobs_with_headers(work: Work, client: QueueClient) -> None:
+    """The function gets priority, group and headers with the message, the highest priority first."""
+    client.new_queue("headed")
+    client.push("headed", "plain")
+    client.push("headed", "full", priority=9, group="acme", headers={"traceparent": "00-1"})
+    work.start("headed", "functions:headed")
+    work.until(lambda: len(work.notes) == 2)
+    work.signal(signal.SIGTERM)
+    assert work.wait() == 0
+    assert work.notes == ["full 9 acme {'traceparent': '00-1'}", "plain None None {}"]
 
 
 def test_jobs_that_fail(work: Work, client: QueueClient) -> None:
