@@ -17,6 +17,7 @@ from .archive_layout import LOCK, QueueState, archive_id, count_rows, date_of
 from .documents import CORRUPT, DOCUMENT, with_document
 from .errors import CheckpointLostError, PipelineError, UsageError
 from .files import Files, file_errors, open_files
+from .reading import ATTRIBUTE_NAMES
 from .running import (
     BatchHandler,
     Progress,
@@ -248,7 +249,7 @@ class _Job:
             body=self.body,
             accept_loss=self.accept_loss,
         )
-        rows = rows.select("mid", "pushed_at", "body", "receives")
+        rows = rows.select("mid", "pushed_at", "body", "receives", *ATTRIBUTE_NAMES)
         return rows if self.schema is None else with_document(rows, self.schema)
 
 

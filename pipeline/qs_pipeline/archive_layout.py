@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have
 from .checkpoint import OFFSETS, Checkpoint
 from .errors import CheckpointLostError, PipelineError, SchemaMismatchError, UsageError
 from .files import Files
+from .reading import ATTRIBUTE_NAMES
 
 _MICROSECONDS_A_DAY = 86_400_000_000
 
@@ -150,8 +151,10 @@ class QueueState:
         done = self.batch()
         before = None if data is None else _object(self._files, path, data)["columns"]
         if done is not None and before is not None:
-            self._compare(before, columns)
-        elif before != columns:  # after a run that wrote nothing, the columns may change
+            # Files of an earlier version lack these columns, which are null in such rows.
+            added = {name: kind for name, kind in columns.items() if name in ATTRIBUTE_NAMES}
+            self._compare(added | before, columns)
+        if before != columns:  # after a run that wrote nothing, any column may change
             self._files.replace(path, _json({"queue": self.queue, "consumer": self.consumer, "columns": columns}))
         self.checkpoint.mend()  # before its last entry is looked at: a torn one is none
         last = self.checkpoint.last(OFFSETS)

@@ -87,7 +87,18 @@ def _peek_pipelined(client: QueueClient, qid: str, mids: list[int]) -> list[Deli
             raise answer
         if answer.payload is not None and answer.mid is not None:  # otherwise just received by another consumer
             payload = answer.payload.encode() if isinstance(answer.payload, str) else answer.payload
-            found.append(Delivery(answer.mid, payload, qid, answer.receives, answer.pushed_at))
+            found.append(
+                Delivery(
+                    answer.mid,
+                    payload,
+                    qid,
+                    answer.receives,
+                    answer.pushed_at,
+                    priority=answer.priority,
+                    group=answer.group,
+                    headers=answer.headers,
+                )
+            )
     return found
 
 

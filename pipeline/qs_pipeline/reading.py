@@ -14,6 +14,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -27,15 +28,29 @@ from .connection import QueueConnection
 from .errors import BadMessageError, SchemaMismatchError
 from .options import BodyType, Options, consumer_of
 
+_HEADERS = pa.map_(pa.string(), pa.string())
 _BODY: dict[BodyType, tuple[DataType, pa.DataType]] = {
     "binary": (BinaryType(), pa.binary()),
     "string": (StringType(), pa.string()),
 }
 
 
+HEADERS, PRIORITY, GROUP = "headers", "priority", "group"
+
+ATTRIBUTES = (
+    StructField(HEADERS, MapType(StringType(), StringType())),
+    StructField(PRIORITY, IntegerType()),
+    StructField(GROUP, StringType()),
+)
+"""The columns of a row that a message carries beside its payload, wherever it goes. headers: an empty map for a message
+without any; priority: 0 to 9; group: null for a message without one."""
+
+ATTRIBUTE_NAMES = tuple(field.name for field in ATTRIBUTES)
+
+
 def schema(body_type: BodyType) -> StructType:
     """Returns the columns of a row. pushed_at: microseconds, UTC; receives: how often the message has been received;
-    claim_seq: the number of the claim that was read, null when peeking."""
+    claim_seq: the number of the claim that was read, null when peeking; then ATTRIBUTES."""
     columns: list[tuple[str, DataType]] = [
         ("queue", StringType()),
         ("mid", LongType()),
@@ -44,7 +59,7 @@ def schema(body_type: BodyType) -> StructType:
         ("receives", IntegerType()),
         ("claim_seq", LongType()),
     ]
-    return StructType([StructField(name, kind) for name, kind in columns])
+    return StructType([*(StructField(name, kind) for name, kind in columns), *ATTRIBUTES])
 
 
 def arrow_schema(body_type: BodyType) -> pa.Schema:
@@ -57,6 +72,9 @@ def arrow_schema(body_type: BodyType) -> pa.Schema:
             ("body", _BODY[body_type][1]),
             ("receives", pa.int32()),
             ("claim_seq", pa.int64()),
+            (HEADERS, _HEADERS),
+            (PRIORITY, pa.int32()),
+            (GROUP, pa.string()),
         ]
     )
 
@@ -85,6 +103,9 @@ def record_batch(
         _bodies(queue, messages, body_type),
         pa.array([message.receives for message in messages], pa.int32()),
         pa.array([claim_seq] * count, pa.int64()),
+        pa.array([message.headers for message in messages], _HEADERS),
+        pa.array([message.priority or 0 for message in messages], pa.int32()),
+        pa.array([message.group for message in messages], pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(body_type))
 

@@ -20,16 +20,20 @@ from typing import Any, NamedTuple
 import pyarrow.parquet
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
+from pyspark.sql.types import StructType
 
 from .archive_layout import STATE, QueueState, count_rows, date_of, glob_escaped, partition, short_hash
 from .errors import PipelineError
 from .files import Files
+from .reading import ATTRIBUTE_NAMES, ATTRIBUTES, HEADERS, PRIORITY
 
 ORDER = ("pushed_at", "queue", "mid")
 """A total order: a mid occurs once in a queue."""
 
 CHUNK_BYTES = 64 * 1024 * 1024
-"""Approximate payload of a chunk: a task holds part of it in memory."""
+"""Approximate bytes of the payloads and headers of a chunk: a task holds part of it in memory."""
+
+_PUSHED = ("body", *ATTRIBUTE_NAMES)
 
 _ROWS = 64  # of a batch of the Parquet reader
 
@@ -139,7 +143,7 @@ class PlanStore:
     def make(self, rows: DataFrame, run: int, chunk: int, portion: int | None) -> Plan:
         """Sorts the rows and stores them in files of at most `chunk` rows and about CHUNK_BYTES."""
         place = self.directory(run)
-        sorted_rows = rows.select(*ORDER, "body").orderBy(*ORDER)
+        sorted_rows = rows.select(*ORDER, *_PUSHED).orderBy(*ORDER)
         while True:
             self._files.remove(place)  # of this loop, or of a run that was killed here
             # Without a dictionary, the footer has the bytes of the bodies.
@@ -159,14 +163,14 @@ class PlanStore:
         return plan
 
     def read(self, spark: SparkSession, plan: Plan, portion: Portion) -> DataFrame:
-        """Returns the bodies of a portion, in order, in one partition."""
+        """Returns what to push of a portion, in order, in one partition."""
         path = f"{self.directory(plan.run)}/{portion.chunk}"
         rows = spark.read.parquet(glob_escaped(self._files.uri(path)))
         if portion.rows < portion.of:
             place = F.col("_metadata.row_index")  # the file was written in order
             rows = rows.where((place >= portion.first) & (place < portion.first + portion.rows))
         # One task: a portion is a few thousand messages, and stays in order only in one partition.
-        return rows.coalesce(1).sortWithinPartitions(*ORDER).select("body")
+        return rows.coalesce(1).sortWithinPartitions(*ORDER).select(*_PUSHED)
 
     def finish(self, plan: Plan) -> None:
         """Marks the plan as finished and removes the chunks."""
@@ -192,21 +196,23 @@ def few_rows_at_a_time(spark: SparkSession) -> Iterator[None]:
 
 
 def _largest(spark: SparkSession, files: Files, paths: list[str]) -> int:
-    """Returns the largest sum of body bytes in a file."""
+    """Returns the largest sum of the bytes of payloads and headers in a file."""
     if not paths:
         return 0
     local = [name for path in paths if (name := files.local(path)) is not None]
     if len(local) == len(paths):
-        return max(_body_bytes(pyarrow.parquet.read_metadata(name)) for name in local)
+        return max(_bytes_in(pyarrow.parquet.read_metadata(name)) for name in local)
     rows = spark.read.parquet(*(glob_escaped(files.uri(path)) for path in paths))
-    sizes = rows.groupBy(F.input_file_name()).agg(F.sum(F.length("body")).alias("size"))
+    size = F.length("body") + F.length(F.col(HEADERS).cast("string"))
+    sizes = rows.groupBy(F.input_file_name()).agg(F.sum(size).alias("size"))
     return sizes.agg(F.max("size")).collect()[0][0] or 0
 
 
-def _body_bytes(footer: Any) -> int:
+def _bytes_in(footer: Any) -> int:
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    return sum(int(column.total_uncompressed_size) for column in columns if column.path_in_schema == "body")
+    sized = ("body", HEADERS)  # the headers are two columns in it, of names and of texts
+    return sum(int(each.total_uncompressed_size) for each in columns if each.path_in_schema.split(".")[0] in sized)
 
 
 def _position(name: str) -> tuple[int, int]:
@@ -215,8 +221,8 @@ def _position(name: str) -> tuple[int, int]:
 
 
 def selected_rows(spark: SparkSession, files: Files, archive: str, selection: Selection) -> DataFrame | None:
-    """Returns the archived messages of a selection: the columns of ORDER and `body`, as bytes. None when no file can
-    have such a message.
+    """Returns the archived messages of a selection: the columns of ORDER, `body`, as bytes, and those of ATTRIBUTES.
+    None when no file can have such a message.
 
     archive: the archive's id. A batch that is only half in the table is left out.
     """
@@ -229,9 +235,14 @@ def selected_rows(spark: SparkSession, files: Files, archive: str, selection: Se
 
 
 def _rows_of_queue(spark: SparkSession, files: Files, queue: str, paths: list[str], selection: Selection) -> DataFrame:
-    # All files of a queue have the same columns (see QueueState), so Spark need not open each to know them.
-    rows = spark.read.option("mergeSchema", False).parquet(*(glob_escaped(files.uri(path)) for path in paths))
+    reader, names = spark.read.option("mergeSchema", False), [glob_escaped(files.uri(path)) for path in paths]
+    # All files of a queue have the same columns (see QueueState), so Spark need not open each to know them. Only those
+    # of ATTRIBUTES are missing in files of an earlier version; named in a schema, they are null there.
+    columns = [field for field in reader.parquet(names[0]).schema.fields if field.name not in ATTRIBUTE_NAMES]
+    rows = reader.schema(StructType([*columns, *ATTRIBUTES])).parquet(*names)
     rows = rows.withColumn("queue", F.lit(queue)).withColumn("date", date_of(F.col("pushed_at")))
+    none = F.create_map().cast(ATTRIBUTES[0].dataType)
+    rows = rows.withColumns({HEADERS: F.coalesce(HEADERS, none), PRIORITY: F.coalesce(PRIORITY, F.lit(0))})
     # A condition sees the body as text; what is pushed is its bytes.
     rows = rows.withColumn("_bytes", F.col("body").cast("binary")).withColumn("body", F.col("body").cast("string"))
     if selection.begin is not None:
@@ -240,7 +251,7 @@ def _rows_of_queue(spark: SparkSession, files: Files, queue: str, paths: list[st
         rows = rows.where(F.col("pushed_at") < F.timestamp_micros(F.lit(_micros(selection.end))))
     if selection.where is not None:
         rows = rows.where(selection.where)
-    return rows.select(*ORDER, F.col("_bytes").alias("body"))
+    return rows.select(*ORDER, F.col("_bytes").alias("body"), *ATTRIBUTE_NAMES)
 
 
 def _micros(moment: datetime) -> int:

@@ -12,12 +12,13 @@ from typing import Any
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages have it
-from pyspark.sql.types import BinaryType, LongType, StringType
+from pyspark.sql.types import LongType
 from pyspark.storagelevel import StorageLevel
 
 from . import register
 from .errors import BadMessageError, BadQueryError, UsageError
 from .files import file_errors, open_files
+from .reading import ATTRIBUTE_NAMES, schema
 from .route_state import RouteState, Targets, default_state
 from .running import (
     BatchHandler,
@@ -33,9 +34,10 @@ from .running import (
 from .security import OPEN, QueueServer, Security
 from .session import restoring_active_session
 from .translate import sql_error_text, translate
+from .writing import BODIES, is_body, wrong_attribute
 
 VIEW = "messages"
-MESSAGES = "queue STRING, mid BIGINT, pushed_at TIMESTAMP, body STRING, receives INT, claim_seq BIGINT"
+MESSAGES = schema("string")
 """The columns of the view."""
 
 _NULL = "the query gives a NULL body: leave such rows out with WHERE, or send their messages elsewhere with --errors"
@@ -83,27 +85,32 @@ class Query:
             self._check(result)
 
     def apply(self, messages: DataFrame) -> DataFrame:
-        """Returns the result for these messages: the column `body`, and `mid` if there is a queue for errors."""
+        """Returns the result for these messages: the column `body`, those of ATTRIBUTES that the query gives, and `mid`
+        if there is a queue for errors."""
         messages.createOrReplaceTempView(VIEW)
         result = messages.sparkSession.sql(self._text)
-        named = [name for name in result.columns if name.lower() in ("body", "value")]
+        named = [name for name in result.columns if name.lower() in BODIES]
+        attributes = [F.col(name) for name in ATTRIBUTE_NAMES if name in map(str.lower, result.columns)]
         if len(named) != 1:
             raise BadQueryError(
                 f"the query gives the columns {', '.join(result.columns)}: exactly one has to be called body or value"
             )
         if not self._with_errors:
             checked = F.coalesce(F.col(named[0]), F.raise_error(F.lit(_NULL)).cast(result.schema[named[0]].dataType))
-            return result.select(checked.alias("body"))
+            return result.select(checked.alias("body"), *attributes)
         if "mid" not in result.columns:
             raise BadQueryError("with --errors the query also has to give the column mid, to find the payload")
-        return result.select("mid", F.col(named[0]).alias("body"))
+        return result.select("mid", F.col(named[0]).alias("body"), *attributes)
 
     def _check(self, result: DataFrame) -> None:
         kind = result.schema["body"].dataType
-        if not isinstance(kind, StringType | BinaryType):
+        if not is_body(kind):
             raise BadQueryError(
                 f"the query gives a body of type {kind.simpleString()}: it has to be a string or binary"
             )
+        wrong = wrong_attribute({field.name: field.dataType for field in result.schema.fields})
+        if wrong is not None:
+            raise BadQueryError(f"the query gives {wrong}")
         if self._with_errors and not isinstance(result.schema["mid"].dataType, LongType):
             raise BadQueryError("the query gives a mid that is not the BIGINT of the view")
         java: Any = result._jdf
@@ -142,8 +149,9 @@ def route(
 ) -> Routed:
     """Pushes the results of the query `sql` over the messages of `queue` to the queue `to`.
 
-    sql: over the view `messages`, with a column `body` or `value` (see `Query`); errors: the queue for the payloads of
-    messages whose body comes out NULL or that are not text; state: a directory of this route alone, or a URI that
+    sql: over the view `messages`, with a column `body` or `value` (see `Query`), and `headers`, `priority` and `group`
+    if the results are to have them; errors: the queue for messages whose body comes out NULL or that are not text, as
+    they are; state: a directory of this route alone, or a URI that
     Hadoop knows; host, port, security: of the queue server; every: seconds from one batch to the next of a run that
     continues until it is stopped, None for what is in the queue now; batch: messages, at most; accept_loss, stop,
     progress: as in `archive`.
@@ -232,8 +240,8 @@ class _BatchRouter:
                 raise BadQueryError("the query gives a NULL body with a mid that no message of the batch has")
             self._state.begin(batch)  # from here on, something of the batch may be pushed
             if count:
-                self._push(broken.select("body"), errors, batch)
-            self._push(good.select("body"), self._to, batch)
+                self._push(broken.select("body", *ATTRIBUTE_NAMES), errors, batch)
+            self._push(good.drop("mid"), self._to, batch)
         finally:
             result.unpersist()
         self.broken += count

@@ -8,20 +8,32 @@ harm, as only the parts that a commit names are published.
 import logging
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
-from qs_client import Conflict, NotFound, Part, QueueClient, ServerError
+from qs_client import Conflict, Draft, NotFound, Part, QueueClient, ServerError
 from qs_client.batches import drafts_in_batches
 
 from .connection import QueueConnection
 from .errors import BadMessageError, BadOptionError, DataLossError, PipelineError, SchemaMismatchError
 from .options import Options
+from .reading import GROUP, HEADERS, PRIORITY
 
 PARTS = 1_000_000
 """Parts that one task may stage: its part numbers start at its partition's number times this, so that the order of
@@ -46,29 +58,73 @@ class StagedParts(WriterCommitMessage):
     parts: tuple[tuple[int, int], ...]
 
 
+BODIES = ("body", "value")
+"""The names that a column of payloads may have, in upper or lower case."""
+
+_ATTRIBUTES: dict[str, tuple[Callable[[DataType], bool], str]] = {
+    HEADERS: (
+        lambda kind: isinstance(kind, MapType) and {type(kind.keyType), type(kind.valueType)} == {StringType},
+        "map<string,string>",
+    ),
+    PRIORITY: (lambda kind: isinstance(kind, ByteType | ShortType | IntegerType | LongType), "int"),
+    GROUP: (lambda kind: isinstance(kind, StringType), "string"),
+}
+"""The columns that may stand beside the bodies: the test of their types, and the type to name in an error."""
+
+
 def check_write_schema(schema: StructType, overwrite: bool) -> None:
-    """Checks that one column of bodies is to be appended. Raises SchemaMismatchError or BadOptionError for another
+    """Checks that rows with a body are to be appended. Raises SchemaMismatchError or BadOptionError for another
     write."""
     if overwrite:
         raise BadOptionError("a queue is append-only: write with mode append, or a stream with outputMode append")
-    fields = schema.fields
-    names = len(fields) == 1 and fields[0].name.lower() in ("body", "value")
-    if not names or not isinstance(fields[0].dataType, BinaryType | StringType):
+    kinds = {field.name.lower(): field.dataType for field in schema.fields}
+    bodies = [name for name in kinds if name in BODIES]
+    twice = len(kinds) < len(schema.fields)
+    if twice or len(bodies) != 1 or set(kinds) - set(_ATTRIBUTES) != set(bodies) or not is_body(kinds[bodies[0]]):
         raise SchemaMismatchError(
-            f"what is written to a queue has one column, body or value, of type binary or string, not "
-            f"{schema.simpleString()}: .select('body'), or .selectExpr('to_json(struct(*)) AS body')"
+            f"what is written to a queue has one column, body or value, of type binary or string, and if need be "
+            f"{', '.join(_ATTRIBUTES)}, not {schema.simpleString()}: .select('body'), or "
+            ".selectExpr('to_json(struct(*)) AS body')"
         )
+    wrong = wrong_attribute(kinds)
+    if wrong is not None:
+        raise SchemaMismatchError(f"what is written to a queue has {wrong}: cast it")
 
 
-def payloads(batches: Iterable[pa.RecordBatch], queue: str) -> Iterator[bytes | str]:
-    """Yields the bodies of rows, in order. Raises BadMessageError for a null."""
+def is_body(kind: DataType) -> bool:
+    """Tells whether a column of a type can be the payloads."""
+    return isinstance(kind, BinaryType | StringType)
+
+
+def wrong_attribute(kinds: Mapping[str, DataType]) -> str | None:
+    """Returns what is wrong with the type of a column beside the bodies, None if nothing is. kinds: the columns' types,
+    by their names in lower case."""
+    for name, (test, wanted) in _ATTRIBUTES.items():
+        if name in kinds and not test(kinds[name]):
+            return f"a column {name} of type {kinds[name].simpleString()}, not {wanted}"
+    return None
+
+
+def messages(batches: Iterable[pa.RecordBatch], queue: str) -> Iterator[bytes | str | Draft]:
+    """Yields the messages of rows, in order: bodies alone if there are no other columns. Raises BadMessageError for a
+    null as a body or a header."""
     for batch in batches:
-        column = batch.column(0)
-        if column.null_count:
+        columns = {name.lower(): batch.column(place) for place, name in enumerate(batch.schema.names)}
+        bodies = next(columns[name] for name in BODIES if name in columns)
+        if bodies.null_count:
             raise BadMessageError(
                 f"a row for the queue {queue!r} has a null for a body: filter such rows out, or coalesce"
             )
-        yield from column.to_pylist()
+        if len(columns) == 1:
+            yield from bodies.to_pylist()
+            continue
+        headers, priorities, groups = (
+            columns[name].to_pylist() if name in columns else repeat(None, len(bodies)) for name in _ATTRIBUTES
+        )
+        for body, pairs, priority, group in zip(bodies.to_pylist(), headers, priorities, groups, strict=True):
+            if pairs and any(text is None for _, text in pairs):
+                raise BadMessageError(f"a row for the queue {queue!r} has a null for the text of a header: coalesce")
+            yield Draft(body, priority=priority or None, group=group, headers=dict(pairs or ()))
 
 
 def attempt_number(attempt: int, randbelow: Callable[[int], int] = secrets.randbelow) -> int:
@@ -77,28 +133,35 @@ def attempt_number(attempt: int, randbelow: Callable[[int], int] = secrets.randb
 
 
 def stage(  # noqa: PLR0917 - the server's arguments
-    connection: QueueConnection, bodies: Iterable[bytes | str], producer: str, batch: int, partition: int, attempt: int
+    connection: QueueConnection,
+    rows: Iterable[bytes | str | Draft],
+    producer: str,
+    batch: int,
+    partition: int,
+    attempt: int,
 ) -> StagedParts:
-    """Stages the bodies of one task. A list that may have arrived is staged again under another number.
+    """Stages the messages of one task. A list that may have arrived is staged again under another number.
 
-    Raises NoServerError, NoSuchQueueError, or PipelineError if the server refuses, as for a full queue or a body that
-    is too large.
+    Raises NoServerError, NoSuchQueueError, BadMessageError for headers, a priority or a group that a message cannot
+    have, or PipelineError if the server refuses, as for a full queue or a body that is too large.
     """
     parts: list[tuple[int, int]] = []
-    for index, drafts in enumerate(drafts_in_batches(bodies)):
-        part = partition * PARTS + index
-        entries = [draft.payload for draft in drafts]
+    try:
+        for index, drafts in enumerate(drafts_in_batches(rows)):
+            part = partition * PARTS + index
 
-        def once(client: QueueClient, part: int = part, entries: list[bytes | str] = entries) -> int:
-            # A new number each time: if the answer was lost, this list may be there twice, and only one is published.
-            number = attempt_number(attempt)
-            client.stage_messages(connection.queue, producer, entries, batch=batch, part=part, attempt=number)
-            return number
+            def once(client: QueueClient, part: int = part, drafts: list[Draft] = drafts) -> int:
+                # A new number each time: if the answer was lost, this list may be there twice, and only one is
+                # published.
+                number = attempt_number(attempt)
+                client.stage_messages(connection.queue, producer, drafts, batch=batch, part=part, attempt=number)
+                return number
 
-        try:
             parts.append((part, connection.ask(once)))
-        except ServerError as error:
-            raise _failed(connection, "staging", error) from error
+    except ServerError as error:
+        raise _failed(connection, "staging", error) from error
+    except ValueError as error:  # the client sends no message that the server could not take
+        raise BadMessageError(f"a row for the queue {connection.queue!r} cannot be a message: {error}") from error
     return StagedParts(producer, batch, tuple(parts))
 
 
@@ -108,8 +171,8 @@ def publish(connection: QueueConnection, staged: Iterable[StagedParts]) -> None:
 
     Sends nothing when there are no rows. Raises DataLossError if staged parts are gone.
     """
-    messages = list(staged)
-    parts = sorted(part for message in messages for part in message.parts)
+    tasks = list(staged)
+    parts = sorted(part for each in tasks for part in each.parts)
     if not parts:
         return
     if len(parts) > PUBLISHED:
@@ -118,7 +181,7 @@ def publish(connection: QueueConnection, staged: Iterable[StagedParts]) -> None:
             "once: write smaller batches, or fewer partitions with repartition()"
         )
     # All tasks of a write have the same.
-    ((producer, batch),) = {(message.producer, message.batch) for message in messages}
+    ((producer, batch),) = {(each.producer, each.batch) for each in tasks}
     published = [Part(number, attempt) for number, attempt in parts]
     try:
         connection.ask(lambda client: client.publish_staged(connection.queue, producer, batch, published))
@@ -189,10 +252,8 @@ class QsBatchWriter(DataSourceArrowWriter):
         """Stages the rows of a task."""
         context = task()
         with sink(self._options) as connection:
-            bodies = payloads(iterator, self._options.queue)
-            return stage(
-                connection, bodies, self._producer, self._batch, context.partitionId(), context.attemptNumber()
-            )
+            rows = messages(iterator, self._options.queue)
+            return stage(connection, rows, self._producer, self._batch, context.partitionId(), context.attemptNumber())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publishes the parts that the tasks have staged."""
@@ -223,8 +284,8 @@ class QsStreamWriter(DataSourceStreamArrowWriter):
         producer = f"{options.producer}.{_property(context, 'sql.streaming.queryId')}"
         batch = int(_property(context, "streaming.sql.batchId")) + 1  # the server counts from 1
         with sink(options) as connection:
-            bodies = payloads(iterator, options.queue)
-            return stage(connection, bodies, producer, batch, context.partitionId(), context.attemptNumber())
+            rows = messages(iterator, options.queue)
+            return stage(connection, rows, producer, batch, context.partitionId(), context.attemptNumber())
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publishes the batch."""

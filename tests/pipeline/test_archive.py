@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from support.servers.processes import FAST, ServerProcess, serving
 from support.spark.queues import Crash, MortalFiles, SparkQueue, asked, bodies, parquet, rows
 
-from qs_client import QueueClient
+from qs_client import Draft, QueueClient
 from qs_pipeline import archive as archive_module
 from qs_pipeline.archive import Archived, BatchWriter, archive
 from qs_pipeline.archive_layout import QueueState
@@ -69,6 +69,16 @@ def test_archive_moves_queue_into_table(queue: SparkQueue, to: Path, run: Callab
     assert run().total == 1
     assert bodies(to) == [*payloads, b"later"]
     assert asked(to, "SELECT count(*), count(DISTINCT mid), min(body) FROM TABLE WHERE receives = 1") == [(6, 6, b"")]
+
+
+def test_archive_keeps_attributes(queue: SparkQueue, to: Path, run: Callable[..., Archived]) -> None:
+    """Headers, priority and group are columns, which any reader of Parquet has."""
+    queue.push("plain", Draft("all", priority=7, group="g", headers={"b": "1", "a": "é"}))
+    assert run().total == 2
+    assert [(dict(row["headers"]), row["priority"], row["group"]) for row in rows(to)] == [
+        ({}, 0, None), ({"b": "1", "a": "é"}, 7, "g")
+    ]  # fmt: skip
+    assert asked(to, "SELECT decode(body) FROM TABLE WHERE headers['a'] = 'é'") == [("all",)]
 
 
 @pytest.mark.long  # ten seconds, on two cores

@@ -26,16 +26,21 @@ from qs_pipeline.running import FinishedBatch, Stop
 
 START = datetime(2025, 6, 30, 23, 59, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
+ATTRIBUTES = "headers MAP<STRING, STRING>, priority INT, group STRING"
 
 
-def add(spark: SparkSession, directory: Path, queue: str, batch: int, first: int, last: int) -> None:
-    """A batch of an archive: messages `<queue>-<n>`, pushed n seconds after START, written in another order."""
+def add(
+    spark: SparkSession, directory: Path, queue: str, batch: int, first: int, last: int, names: str = "", *more: Any
+) -> None:
+    """A batch of an archive: messages `<queue>-<n>`, pushed n seconds after START, written in another order. names,
+    more: further columns, and what each message has there."""
     files = LocalFiles(str(directory))
     state = QueueState(files, archive_id(files, create=True), queue)
     if batch == 0:
         state.open({})
-    data = [(n, START + n * SECOND, f"{queue}-{n}".encode(), 1) for n in reversed(range(first, last))]
-    frame = spark.createDataFrame(data, "mid BIGINT, pushed_at TIMESTAMP, body BINARY, receives INT")
+    data = [(n, START + n * SECOND, f"{queue}-{n}".encode(), 1, *more) for n in reversed(range(first, last))]
+    columns = "mid BIGINT, pushed_at TIMESTAMP, body BINARY, receives INT"
+    frame = spark.createDataFrame(data, f"{columns}, {names}" if names else columns)
     offsets = Path(state.checkpoint.uri.removeprefix("file:")) / "offsets"
     offsets.mkdir(parents=True, exist_ok=True)
     (offsets / str(batch)).write_text("v1\n{}\n{}")
@@ -139,6 +144,24 @@ def test_replay_makes_unfinished_plan_anew(queue: SparkQueue, run: Run, monkeypa
     assert queue.bodies() == []
     assert run().pushed == 120
     assert queue.bodies() == EXPECTED
+
+
+@pytest.mark.long  # ten seconds, on two cores
+def test_replay_brings_back_attributes(queue: SparkQueue, run: Run, archived: Path) -> None:
+    """Messages have the headers, priority and group that they were archived with, and a condition sees them. Those of
+    files that an earlier version has written, without such columns, have none."""
+    headers = {"b": "1", "a": "é"}
+    add(queue.spark, archived, "a", 2, 100, 102, ATTRIBUTES, headers, 7, "g")
+    add(queue.spark, archived, "new", 0, 200, 201, ATTRIBUTES, {}, 0, None)
+    assert run(Selection("mid >= 99 AND headers['c'] IS NULL AND priority >= 0")).pushed == 4
+    found = queue.client.receive(queue.name, max=9)
+    found += queue.client.receive(queue.name, max=9)
+    assert [(m.payload, m.headers, m.priority, m.group) for m in found] == [
+        (b"a-100", headers, 7, "g"), (b"a-99", {}, None, None), (b"new-200", {}, None, None)
+    ]  # fmt: skip
+    queue.client.delete(found[0])
+    assert [m.payload for m in queue.client.receive(queue.name, max=9)] == [b"a-101"]
+    assert run(Selection("headers['a'] = 'é' AND group = 'g'")).pushed == 2
 
 
 @pytest.mark.long  # ten seconds, on two cores

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from support.spark.queues import SparkQueue, uncommit
 
+from qs_client import Draft
 from qs_pipeline import route as route_module
 from qs_pipeline.command import main
 from qs_pipeline.errors import (
@@ -69,6 +70,30 @@ def test_route_pushes_rows_of_query(queue: SparkQueue, out: SparkQueue, run: Run
     assert list(queue.client.list_messages(queue.name, state="all")) == []
 
 
+@pytest.mark.long  # seconds, on two cores
+def test_route_attributes(queue: SparkQueue, out: SparkQueue, bad: SparkQueue, run: Run) -> None:
+    """The query sees headers, priority and group, and a result has those that the query gives. A message that goes to
+    the queue for errors keeps its own."""
+    headers = {"tenant": "a", "b": "é"}
+    for body in ("2", "two"):
+        queue.push(Draft(body, priority=3, group="g", headers=headers))
+    sql = (
+        "SELECT mid, {body} AS body, map_filter(headers, (name, text) -> name = 'tenant') AS headers, {group} FROM {m}"
+    )
+    run(
+        sql.format(
+            body="CAST(try_cast(body AS INT) * priority AS STRING)", group="upper(group) AS group", m="messages"
+        ),
+        errors=bad.name,
+    )
+    assert [(m.payload, m.headers, m.priority, m.group) for m in out.client.receive(out.name, max=9)] == [
+        (b"6", {"tenant": "a"}, None, "G")
+    ]
+    assert [(m.payload, m.headers, m.priority, m.group) for m in bad.client.receive(bad.name, max=9)] == [
+        (b"two", headers, 3, "g")
+    ]
+
+
 @pytest.mark.long  # ten seconds, on two cores
 def test_route_null_body_without_errors_queue(queue: SparkQueue, out: SparkQueue, run: Run) -> None:
     """A NULL body without a queue for errors loses no message: the batch stays claimed, and a run with a better query
@@ -112,7 +137,7 @@ def test_route_after_crash_between_targets(
 ) -> None:
     """Between the two pushes, or after both and before Spark commits: each message is in one target, once."""
     queue.push("1", "one", "2", "two")
-    push, pushes = route_module._Work._push, []
+    push, pushes = route_module._BatchRouter._push, []
 
     def crashing(self: Any, rows: DataFrame, to: str, batch: int) -> None:
         pushes.append(to)
@@ -122,7 +147,7 @@ def test_route_after_crash_between_targets(
         if len(pushes) == crash_at - 1 == 2:
             raise PipelineError("the power went")
 
-    monkeypatch.setattr(route_module._Work, "_push", crashing)
+    monkeypatch.setattr(route_module._BatchRouter, "_push", crashing)
     with pytest.raises(PipelineError, match="the power went"):
         run(NUMBERS, errors=bad.name)
     monkeypatch.undo()
@@ -143,6 +168,7 @@ def test_route_after_crash_between_targets(
         ("SELECT mid FROM messages", "body or value"),
         ("SELECT body, body AS value FROM messages", "exactly one"),
         ("SELECT mid AS body FROM messages", "bigint"),
+        ("SELECT body, 'high' AS priority FROM messages", "priority of type string, not int"),
         ("SELECT count(*) AS body, body AS b FROM messages", "cannot|does not fit|aggregat"),
     ],
 )
@@ -253,7 +279,7 @@ def test_route_tells_of_lost_claim(
 
     queue.push("1", "2")
     with monkeypatch.context() as patched:
-        patched.setattr(route_module._Work, "__call__", fails)
+        patched.setattr(route_module._BatchRouter, "__call__", fails)
         with pytest.raises(PipelineError, match="no"):
             run(UPPER)
     [claim] = queue.client.list_claims(queue.name)

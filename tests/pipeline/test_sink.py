@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import udf
 from support.spark.queues import SparkQueue, finish, told, uncommit
 
+from qs_client import Draft
 from qs_pipeline.errors import BadMessageError, BadOptionError, PipelineError, SchemaMismatchError
 
 
@@ -87,7 +88,23 @@ def test_write_refuses_columns(queue: SparkQueue) -> None:
     """The error says what there is, what is wanted, and how to get it."""
     error = fails(queue, queue.spark.range(3).selectExpr("id AS body"))
     assert isinstance(error, SchemaMismatchError)
-    assert "one column, body or value, of type binary or string, not struct<body:bigint>" in str(error)
+    assert "one column, body or value, of type binary or string, and if need be headers, priority" in str(error)
+    assert "not struct<body:bigint>" in str(error)
+
+
+@pytest.mark.long  # seconds, on two cores
+def test_write_attributes(queue: SparkQueue) -> None:
+    """Rows with headers, a priority and a group become messages with them; the server hands out by priority. Rows that
+    were read from a queue have the right columns. One that no message can have fails the write, and says why."""
+    queue.push("plain", Draft("all", priority=7, group="g", headers={"b": "1", "a": "é"}))
+    queue.write(queue.read().select("priority", "body", "headers", "group"))
+    found = queue.client.receive(queue.name, max=9)
+    assert [(m.payload, m.priority, m.group, m.headers) for m in found] == [
+        *[(b"all", 7, "g", {"b": "1", "a": "é"})], *[(b"plain", None, None, {})] * 2
+    ]  # fmt: skip
+    error = fails(queue, queue.spark.sql("SELECT 'x' AS body, map('qs-mine', 'x') AS headers"))
+    assert isinstance(error, BadMessageError)
+    assert "the header 'qs-mine' has a name of the server's" in str(error)
 
 
 @pytest.mark.long  # seconds, on two cores

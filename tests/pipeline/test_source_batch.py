@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType
 from support.spark.queues import SparkQueue
 
-from qs_client import Claim
+from qs_client import Claim, Draft
 from qs_pipeline import acknowledge
 
 
@@ -25,6 +25,17 @@ def test_peek_changes_nothing(queue: SparkQueue) -> None:
     assert frame.count() == 2500
     (stats,) = queue.client.stats(queue.name)
     assert (stats.new, stats.ready) == (2500, 2500)
+
+
+@pytest.mark.long  # seconds, on two cores
+@pytest.mark.parametrize("mode", ["peek", "consume"])
+def test_read_attributes(queue: SparkQueue, mode: str) -> None:
+    """Headers, priority and group of a message are columns; a message without them has an empty map, 0 and null."""
+    queue.push("plain", Draft("all", priority=7, group="g", headers={"b": "1", "a": "é"}))
+    rows = queue.read(mode=mode, consumer="c", bodyType="string").orderBy("mid").collect()
+    assert [(row.body, row.headers, row.priority, row.group) for row in rows] == [
+        ("plain", {}, 0, None), ("all", {"b": "1", "a": "é"}, 7, "g")
+    ]  # fmt: skip
 
 
 @pytest.mark.long  # seconds, on two cores

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from qs_client import BadRequest, Claim, Conflict, Delivery, ListMessages, NotFound, Part, QueueClient, Stale
+from qs_client import BadRequest, Claim, Conflict, Delivery, Draft, ListMessages, NotFound, Part, QueueClient, Stale
 from qs_pipeline.connection import QueueConnection
 from qs_pipeline.options import Options
 
@@ -22,13 +22,15 @@ def _bad(text: str) -> BadRequest:
 
 @dataclass
 class Ledger:
-    """The server's side. ready: payloads by mid; carries: the greatest number of messages of one answer."""
+    """The server's side. ready: payloads by mid; drafts: all that was ever staged; carries: the greatest number of
+    messages of one answer."""
 
     ready: dict[int, bytes] = field(default_factory=dict)
     claims: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
     sums: dict[tuple[str, int], Claim] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     staged: dict[tuple[str, int, int, int], list[bytes]] = field(default_factory=dict)
+    drafts: list[Draft] = field(default_factory=list)
     published: dict[str, int] = field(default_factory=dict)
     carries: int = 1000
     deleted: bool = False
@@ -136,9 +138,11 @@ class LedgerClient:
         return [self._ledger.sums[key] for key in self._ledger.claims]
 
     def stage_messages(
-        self, qid: str, producer: str, payloads: Iterable[bytes | str], *, batch: int, part: int, attempt: int
+        self, qid: str, producer: str, payloads: Iterable[bytes | str | Draft], *, batch: int, part: int, attempt: int
     ) -> int:
-        entries = [payload.encode() if isinstance(payload, str) else payload for payload in payloads]
+        drafts = [payload if isinstance(payload, Draft) else Draft(payload) for payload in payloads]
+        entries = [draft.payload.encode() if isinstance(draft.payload, str) else draft.payload for draft in drafts]
+        self._ledger.drafts += drafts
         self._ledger.staged.setdefault((producer, batch, part, attempt), []).extend(entries)
         self._called("stage_messages")  # an answer that is lost: it is stored, and the client does not know
         return len(entries)

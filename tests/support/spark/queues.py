@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from qs_client import QueueClient
+from qs_client import Draft, QueueClient
 from qs_pipeline.errors import PipelineError
 from qs_pipeline.files import LocalFiles
 from qs_pipeline.translate import from_text
@@ -35,7 +35,7 @@ class SparkQueue:
         self.client = client
         self.name = name
 
-    def push(self, *payloads: bytes | str) -> list[int]:
+    def push(self, *payloads: bytes | str | Draft) -> list[int]:
         return self.client.push_many(self.name, payloads)
 
     def bodies(self) -> list[bytes]:

@@ -62,6 +62,19 @@ def test_open_refuses_other_columns(tmp_path: Path) -> None:
         state.open({"mid": "bigint", "body": "string"})
 
 
+def test_open_adds_attributes(tmp_path: Path) -> None:
+    """An archive that an earlier version began, without columns of attributes, goes on with them, and not back."""
+    state = QueueState(LocalFiles(str(tmp_path)), "abc", "orders")
+    offsets = Path(state.checkpoint.uri.removeprefix("file:")) / "offsets"
+    offsets.mkdir(parents=True)
+    (offsets / "0").write_text("v1\n{}\n{}")
+    state.open({"mid": "bigint"})
+    state.set_batch(0, 0, [], done=True)
+    state.open({"mid": "bigint", "group": "string"})
+    with pytest.raises(errors.SchemaMismatchError, match="group: string then, none now"):
+        state.open({"mid": "bigint"})
+
+
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", json.dumps({"format": 99}).encode()])
 def test_batch_tells_of_damaged_state(tmp_path: Path, damage: bytes) -> None:
     """A damaged state is reported, and not overwritten."""

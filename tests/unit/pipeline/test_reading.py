@@ -27,17 +27,21 @@ def test_arrow_schema_is_that_of_spark(body_type: BodyType) -> None:
 
 def test_record_batch_has_values_of_messages() -> None:
     """A row has what the message had. Without a pushed-at, the mid says when it was pushed; receives may be unknown."""
-    messages = [Delivery(MID, b"\x00\xff", "q", 2, MID - 1), Delivery(MID + 1, b"", "q", None, None)]
+    headers = {"b": "1", "a": "é"}
+    messages = [
+        Delivery(MID, b"\x00\xff", "q", 2, MID - 1, priority=9, group="g", headers=headers),
+        Delivery(MID + 1, b"", "q", None, None),
+    ]
     batch = record_batch("q", messages, 7, "binary")
     assert batch.schema == arrow_schema("binary")
     assert batch.to_pylist() == [
         {
             "queue": "q", "mid": MID, "pushed_at": datetime(2025, 10, 9, 8, 53, 20, tzinfo=UTC), "body": b"\x00\xff",
-            "receives": 2, "claim_seq": 7,
+            "receives": 2, "claim_seq": 7, "headers": list(headers.items()), "priority": 9, "group": "g",
         },
         {
             "queue": "q", "mid": MID + 1, "pushed_at": datetime(2025, 10, 9, 8, 53, 20, 2, tzinfo=UTC), "body": b"",
-            "receives": None, "claim_seq": 7,
+            "receives": None, "claim_seq": 7, "headers": [], "priority": 0, "group": None,
         },
     ]  # fmt: skip
 

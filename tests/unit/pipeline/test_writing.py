@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructField, StructType
 from support.spark.claims import QUEUE, Ledger, LedgerClient
 
-from qs_client import Full, ServerUnavailable
+from qs_client import Draft, Full, ServerUnavailable
 from qs_pipeline.connection import QueueConnection
 from qs_pipeline.errors import (
     BadMessageError,
@@ -19,6 +19,7 @@ from qs_pipeline.errors import (
     SchemaMismatchError,
 )
 from qs_pipeline.options import Options
+from qs_pipeline.reading import ATTRIBUTES
 from qs_pipeline.writing import (
     PARTS,
     PUBLISHED,
@@ -26,7 +27,7 @@ from qs_pipeline.writing import (
     attempt_number,
     check_write_schema,
     discard,
-    payloads,
+    messages,
     publish,
     stage,
 )
@@ -148,16 +149,54 @@ def test_publish_too_many_parts(ledger: Ledger) -> None:
         publish(ledger.server(), [staged])
 
 
-def test_payloads_of_rows() -> None:
+def _rows(**columns: list[object]) -> list[pa.RecordBatch]:
+    types = {"headers": pa.map_(pa.string(), pa.string()), "priority": pa.int32(), "group": pa.string()}
+    arrays = [pa.array(values, types.get(name.lower(), pa.string())) for name, values in columns.items()]
+    return [pa.record_batch(arrays, names=list(columns))]
+
+
+def test_messages_of_rows_with_attributes(ledger: Ledger) -> None:
+    """Headers keep their order; a null, and priority 0, are what a message has without the column. The columns may
+    stand in any order."""
+    headers = [[("b", "1"), ("a", "é")], None, []]
+    stage(
+        ledger.server(),
+        messages(_rows(priority=[9, 0, None], HEADERS=headers, body=["x", "y", "z"], group=["g", None, ""]), "q"),
+        "p",
+        1,
+        0,
+        0,
+    )
+    assert [(d.payload, list(d.headers.items()), d.priority, d.group) for d in ledger.drafts] == [
+        ("x", [("b", "1"), ("a", "é")], 9, "g"), ("y", [], None, None), ("z", [], None, ""),
+    ]  # fmt: skip
+    assert list(messages(_rows(value=["x"], group=["g"]), "q")) == [Draft("x", group="g")]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"headers": [[("a", None)]]}, "has a null for the text of a header"),
+        ({"priority": [10]}, r"cannot be a message: .*10"),
+    ],
+)
+def test_rows_that_cannot_be_messages(ledger: Ledger, row: dict[str, list[object]], said: str) -> None:
+    """The error says what is wrong, before anything is sent."""
+    with pytest.raises(BadMessageError, match=said):
+        stage(ledger.server(), messages(_rows(body=["x"], **row), "q"), "p", 1, 0, 0)
+    assert ledger.drafts == []
+
+
+def test_messages_of_rows() -> None:
     """Binary and string columns, whatever their batches; a null is an error."""
     batches = [
         pa.record_batch([pa.array([b"a", b""])], names=["body"]),
         pa.record_batch([pa.array([], pa.string())], names=["body"]),
         pa.record_batch([pa.array(["é"])], names=["body"]),
     ]
-    assert list(payloads(batches, "q")) == [b"a", b"", "é"]
+    assert list(messages(batches, "q")) == [b"a", b"", "é"]
     with pytest.raises(BadMessageError, match="a row for the queue 'q' has a null"):
-        list(payloads([pa.record_batch([pa.array([None], pa.string())], names=["body"])], "q"))
+        list(messages([pa.record_batch([pa.array([None], pa.string())], names=["body"])], "q"))
 
 
 @pytest.mark.parametrize("name", ["body", "value", "BODY"])
@@ -165,6 +204,8 @@ def test_payloads_of_rows() -> None:
 def test_check_write_schema_accepts_one_column(name: str, kind: BinaryType | StringType) -> None:
     """One column, body or value, of bytes or text."""
     check_write_schema(StructType().add(name, kind), overwrite=False)
+    check_write_schema(StructType([*ATTRIBUTES, StructField(name, kind)]), overwrite=False)
+    check_write_schema(StructType().add("PRIORITY", LongType()).add(name, kind), overwrite=False)
 
 
 @pytest.mark.parametrize(
@@ -175,12 +216,29 @@ def test_check_write_schema_accepts_one_column(name: str, kind: BinaryType | Str
         StructType().add("text", StringType()),
         StructType().add("body", StringType()).add("mid", LongType()),
         StructType().add("body", StringType()).add("value", StringType()),
+        StructType().add("body", StringType()).add("group", StringType()).add("GROUP", StringType()),
+        StructType(list(ATTRIBUTES)),
     ],
 )
 def test_check_write_schema_refuses_others(schema: StructType) -> None:
     """Anything else is refused, with what there is and what to do."""
     with pytest.raises(SchemaMismatchError, match=r"one column, body or value, .* not struct<.*\.select\('body'\)"):
         check_write_schema(schema, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "wanted"),
+    [
+        ("headers", MapType(StringType(), LongType()), "map<string,string>"),
+        ("headers", StringType(), "map<string,string>"),
+        ("priority", StringType(), "int"),
+        ("group", LongType(), "string"),
+    ],
+)
+def test_check_write_schema_refuses_types_of_attributes(name: str, kind: DataType, wanted: str) -> None:
+    """The error names the column, its type, and the one that it has to have."""
+    with pytest.raises(SchemaMismatchError, match=rf"a column {name} of type {kind.simpleString()}, not {wanted}"):
+        check_write_schema(StructType().add("body", StringType()).add(name, kind), overwrite=False)
 
 
 def test_check_write_schema_refuses_overwrite() -> None:
