@@ -39,13 +39,18 @@ async def show_message(visit: Visit) -> Response:
     message = await _message(visit)
     payload = _payload_of(message)
     offset = visit.query_number("offset", 0) // 16 * 16  # a line of the view in hexadecimal has 16 bytes
-    view = None if payload is None else view_payload(payload, visit.query("view"), min(offset, len(payload)))
+    headers = {visible(name): visible(text) for name, text in message.headers.items()}
+    content_type = next((text for name, text in headers.items() if name.lower() == "content-type"), "")
+    view = None
+    if payload is not None:
+        view = view_payload(payload, visit.query("view"), min(offset, len(payload)), content_type)
     is_in_flight = message.status == "in-flight" and payload is not None
     return visit.page(
         "message",
         live=LIVE if payload is None or len(payload) < _LIVE_MOST else 0,
         qid=qid,
         message=message,
+        headers=headers,
         is_in_flight=is_in_flight,
         dead_letter=(await visit.figures(qid)).dead_letter if is_in_flight else None,
         reason=visible(message.reason or ""),
@@ -57,7 +62,7 @@ async def show_message(visit: Visit) -> Response:
 
 
 async def send_payload(visit: Visit) -> Response:
-    """Answers with the payload as a file to save. Browsers never show it as a page."""
+    """Answers with the payload as a file to save. Browsers never show it as a page, whatever its content type says."""
     message = await _message(visit)
     payload = _payload_of(message)
     if payload is None:

@@ -74,6 +74,7 @@ QUEUES = {
     "queue_bytes": "Bytes of the queue's messages.",
     "queue_oldest_ready_timestamp_seconds": "When the oldest message was pushed, in seconds since the Epoch.",
     "queue_paused": "1 while the queue is paused.",
+    "queue_limited": "1 while messages wait that max-in-flight, rate or group-in-flight of the queue keeps back.",
     "queue_subscriptions": "Subscriptions to the queue.",
     "queue_waiting_receives": "Receives that wait for a message of the queue.",
     "queue_messages_pushed_total": "Messages pushed to the queue since the server started.",
@@ -183,6 +184,7 @@ def queue_metrics(queues: Iterable[QueueInfo]) -> Iterator[Metric]:
         # A time and not an age: Prometheus works out the age when it looks, also between two scrapes.
         "queue_oldest_ready_timestamp_seconds": lambda queue: None if queue.oldest is None else now - queue.oldest,
         "queue_paused": lambda queue: None if queue.paused is None else int(queue.paused),
+        "queue_limited": lambda queue: int(queue.limited is not None),
         "queue_subscriptions": lambda queue: queue.subscribers,
         "queue_waiting_receives": lambda queue: queue.waiting,
     }

@@ -1,8 +1,9 @@
 """Shows payloads to people: XML and JSON indented, other text as it is, the rest in hexadecimal.
 
-Payloads come from anybody who may push. So what this module returns is text, which templates escape like everything
-else; indenting changes no meaning; and the time and memory that it takes are bounded by the bytes of a payload, not by
-what they say: 512 KiB of JSON, 200 levels deep, would become 100 MB of spaces.
+A content type that came with a payload chooses among these, and makes of an image a file to save. Payloads and content
+types come from anybody who may push. So what this module returns is text, which templates escape like everything else,
+whatever the content type says; indenting changes no meaning; and the time and memory that it takes are bounded by the
+bytes of a payload, not by what they say: 512 KiB of JSON, 200 levels deep, would become 100 MB of spaces.
 """
 
 import json
@@ -35,7 +36,7 @@ class View:
     """A payload on a page."""
 
     kind: str
-    """XML, JSON, text or binary."""
+    """XML, JSON, text, image or binary."""
     text: str
     """The characters that are shown."""
     cut: int
@@ -43,7 +44,20 @@ class View:
     view: str
     """The way in which it is shown: pretty, text or hex."""
     views: tuple[str, ...]
-    """The ways in which it can be shown."""
+    """The ways in which it can be shown: none for an image."""
+
+
+def kind_of(content_type: str) -> str | None:
+    """Returns the kind of payload that a content type names: XML, JSON, text or image; None if the payload itself has
+    to tell."""
+    name = content_type.partition(";")[0].strip().lower()
+    if name.startswith("image/"):
+        return "image"
+    if name in {"text/xml", "application/xml"} or name.endswith("+xml"):
+        return "XML"
+    if name == "application/json" or name.endswith("+json"):
+        return "JSON"
+    return "text" if name.startswith("text/") else None
 
 
 def _decoded(payload: bytes) -> str | None:
@@ -124,23 +138,26 @@ def _fits_indented_json(text: str) -> bool:
     return True
 
 
-def _pretty(payload: bytes, text: str) -> tuple[str, str] | None:
-    """Returns kind and text of a payload that can be indented."""
+def _pretty(payload: bytes, text: str, said: str | None) -> tuple[str, str] | None:
+    """Returns kind and text of a payload that can be indented. said: the kind that its content type names."""
     if len(payload) > PRETTY_MOST:
         return None
     start = text.lstrip()[:1]
-    if start == "<" and (indented := indent_xml(payload, INDENTED_MOST)) is not None:
-        return "XML", indented
-    if start in {"{", "["} and (indented := indent_json(text)) is not None:
-        return "JSON", indented
-    return None
+    kind = said or ("XML" if start == "<" else "JSON" if start in {"{", "["} else None)
+    indented = indent_xml(payload, INDENTED_MOST) if kind == "XML" else indent_json(text) if kind == "JSON" else None
+    return None if kind is None or indented is None else (kind, indented)
 
 
-def view_payload(payload: bytes, wanted: str, offset: int = 0) -> View:
+def view_payload(payload: bytes, wanted: str, offset: int = 0, content_type: str = "") -> View:
     """Returns the view of a payload. wanted: pretty, text or hex, else the best; offset: bytes that the view in
-    hexadecimal leaves out."""
+    hexadecimal leaves out; content_type: what the producer says that the payload is, or empty."""
+    said = kind_of(content_type)
+    if said == "image":
+        return View("image", "", 0, "", ())
     text = _decoded(payload)
-    pretty = None if text is None else _pretty(payload, text)
+    if text is None and said == "text":  # another character set, or damaged: the letters that are ASCII can be read
+        text = payload.decode(errors="replace")
+    pretty = None if text is None else _pretty(payload, text, said)
     kind = "binary" if text is None else "text" if pretty is None else pretty[0]
     views = (*(["pretty"] if pretty else []), *(["text"] if text is not None else []), "hex")
     view = wanted if wanted in views else views[0]

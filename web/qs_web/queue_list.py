@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from qs_client import QueueInfo
+from qs_client.standstill import why_nothing
 
 from .dead_letters import count_dead_letters, dead_letter_counts
 from .drawing import Chart, draw
@@ -65,6 +66,11 @@ class Row:
     rates: Rates
     spark: Chart
 
+    @property
+    def standstill(self) -> str:
+        """The reason why no message of the queue can be had now, "" if one can be had."""
+        return why_nothing(self.info)
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -99,6 +105,7 @@ _KINDS: dict[str, Callable[[QueueFigures], bool]] = {
     "waiting": lambda queue: bool(queue.info.ready),
     "dead": lambda queue: bool(queue.letters),
     "paused": lambda queue: bool(queue.info.paused),
+    "limited": lambda queue: queue.info.limited is not None,
     "bus": lambda queue: queue.info.qid.startswith(OF_BUS),
 }
 

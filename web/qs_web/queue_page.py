@@ -7,6 +7,8 @@ from typing import Any
 from starlette.responses import Response
 
 from qs_client import Draft, Forbidden, NotImplementedByServer, QueueOptions
+from qs_client.standstill import why_nothing
+from qs_schemas.headers import checked_headers
 
 from .dead_letters import dead_letters_of
 from .drawing import draw
@@ -21,15 +23,30 @@ _CHART = (1200, 160)
 """Width and height of the chart in units of SVG."""
 _PUSH_MOST = 26 * 1024 * 1024
 """Bytes of the form of a push. A document has at most 8 MiB, and each byte of a payload may need three (`%41`)."""
-_NUMBERS: dict[str, Callable[[str], Any]] = {
+
+
+def _yes_or_no(text: str) -> bool:
+    if text not in {"yes", "no"}:
+        raise ValueError
+    return text == "yes"
+
+
+_KINDS: dict[Callable[[str], Any], str] = {int: "a whole number", float: "a number", _yes_or_no: "yes or no"}
+"""The functions that read a field, and what it has to be."""
+_OPTIONS: dict[str, Callable[[str], Any]] = {
     "visibility": float,
     "capacity": int,
     "retention": float,
     "max_receives": int,
     "backoff": float,
     "backoff_max": float,
+    "dead_letter": str,
+    "group_in_flight": int,
+    "fair": _yes_or_no,
+    "max_in_flight": int,
+    "rate": float,
 }
-"""The options of a queue that are numbers. The fields of the form have the same names."""
+"""The options of a queue that can be changed, and what reads them. The fields of the form have the same names."""
 
 
 async def _options(visit: Visit, qid: str) -> QueueOptions | None:
@@ -57,6 +74,7 @@ async def show_queue(visit: Visit) -> Response:
         qid=qid,
         info=info,
         depth=depth_of(info),
+        standstill=why_nothing(info),
         options=options,
         rates=history.rates(qid),
         chart=draw(history.points(qid, now), *_CHART),
@@ -174,25 +192,50 @@ async def make_queue(visit: Visit) -> Response:
 
 
 async def push_message(visit: Visit) -> Response:
-    """Pushes a message. Fields of the form: `payload`, `delay` in seconds or empty, `key` or empty."""
+    """Pushes a message.
+
+    Fields of the form: `payload`; `delay` and `expires` in seconds, `key`, `priority` and `group`, or empty; `headers`:
+    lines of `NAME: TEXT`, or empty.
+    """
     qid = visit.queue_name
     form = await read_large_form(visit.request, _PUSH_MOST)
     payload = form.one("payload").replace("\r\n", "\n")  # browsers send line ends as CR LF
-    delay = _number(form, "delay", float)
-    await visit.client.push_many(qid, [Draft(payload, delay, form.one("key").strip() or None)])
+    draft = Draft(
+        payload,
+        _value(form, "delay", float),
+        form.one("key").strip() or None,
+        priority=_value(form, "priority", int),
+        expires=_value(form, "expires", float),
+        group=_value(form, "group", str),
+        headers=_headers(form.one("headers")),
+    )
+    await visit.client.push_many(qid, [draft])
     visit.upstream.invalidate()
     return visit.redirect("queue", "pushed", 1, q=qid)
 
 
-def _number(form: Form, name: str, kind: Callable[[str], Any]) -> Any:
+def _headers(lines: str) -> dict[str, str]:
+    pairs = []
+    for line in filter(None, map(str.strip, lines.splitlines())):
+        name, colon, text = line.partition(":")
+        if not colon:
+            raise ProblemError(400, f"a line of the headers is {line[:80]!r}, not 'NAME: TEXT'")
+        pairs.append((name.strip(), text.strip()))
+    try:
+        return checked_headers(pairs)
+    except ValueError as error:
+        raise ProblemError(400, str(error)) from None
+
+
+def _value(form: Form, name: str, kind: Callable[[str], Any]) -> Any:
+    """Returns the value of a field, None for an empty one."""
     text = form.one(name).strip()
     if not text:
         return None
     try:
         return kind(text)
     except ValueError:
-        whole = "a whole number" if kind is int else "a number"
-        raise ProblemError(400, f"{name.replace('_', '-')} is {text!r}, not {whole}") from None
+        raise ProblemError(400, f"{name.replace('_', '-')} is {text!r}, not {_KINDS[kind]}") from None
 
 
 async def set_options(visit: Visit) -> Response:
@@ -207,18 +250,13 @@ async def set_options(visit: Visit) -> Response:
     form = await read_form(visit.request)
     now = await visit.client.queue_options(qid)
     changed: dict[str, Any] = {}
-    for name in [*_NUMBERS, "dead_letter"]:
+    for name, kind in _OPTIONS.items():
         if form.has(name):
-            wanted = _option(form, name, name)
-            before = _option(form, f"was-{name}", name) if form.has(f"was-{name}") else getattr(now, name)
+            wanted = _value(form, name, kind)
+            before = _value(form, f"was-{name}", kind) if form.has(f"was-{name}") else getattr(now, name)
             if wanted != before:
                 changed[name] = wanted
     if changed:
         await visit.client.set_queue(qid, **changed)
         visit.upstream.invalidate()
     return visit.redirect("queue", "changed", len(changed), q=qid)
-
-
-def _option(form: Form, field: str, name: str) -> Any:
-    kind = _NUMBERS.get(name)
-    return form.one(field).strip() or None if kind is None else _number(form, field, kind)

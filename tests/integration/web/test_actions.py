@@ -27,7 +27,23 @@ def test_push(browser: httpx.Client, client: QueueClient, qid: str) -> None:
     assert client.stats(qid)[0].delayed == 1
 
 
-@pytest.mark.parametrize("form", [{"delay": "soon"}, {"delay": "-1"}, {"delay": "nan"}, {"key": "k" * 5000}])
+def test_push_with_attributes(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """The form takes headers, one a line, as well as priority, group and end."""
+    headers = "content-type: text/plain; charset=utf-8\r\n\r\n traceparent:00-ab: \r\nempty:"
+    form = {"payload": "x", "priority": "7", "group": "g", "expires": "3600", "headers": headers}
+    assert note(browser, browser.post("/push", params={"q": qid}, data=form)) == "Pushed 1 message."
+    (message,) = client.receive(qid)
+    assert (message.priority, message.group, message.expires_at is not None) == (7, "g", True)
+    assert list(message.headers.items()) == [
+        ("content-type", "text/plain; charset=utf-8"), ("traceparent", "00-ab:"), ("empty", "")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [
+    {"delay": "soon"}, {"delay": "-1"}, {"delay": "nan"}, {"key": "k" * 5000}, {"priority": "10"}, {"priority": "high"},
+    {"expires": "0"}, {"group": "g" * 129}, {"headers": "no colon"}, {"headers": "a: 1\nA: 2"}, {"headers": "qs-a: 1"},
+    {"headers": "a b: 1"}, {"headers": "a: " + "x" * 9000},
+])  # fmt: skip
 def test_wrong_pushes(browser: httpx.Client, client: QueueClient, qid: str, form: dict[str, str]) -> None:
     """A push that is refused is explained, and nothing is stored."""
     answer = browser.post("/push", params={"q": qid}, data={"payload": "x", **form})
@@ -184,6 +200,27 @@ def test_options(browser: httpx.Client, client: QueueClient, qid: str) -> None:
     assert "Capacity is &#39;many&#39;, not a whole number." in wrong.text
     cycle = browser.post("/options", params={"q": qid}, data={**form, "dead_letter": qid})
     assert cycle.status_code == 409
+
+
+def test_options_of_pace(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """The form shows and sets what orders and limits a queue. An empty field removes one."""
+
+    def shown() -> dict[str, str]:
+        page = browser.get("/queue", params={"q": qid}).text
+        return dict(re.findall(r'name="was-(max_in_flight|rate|group_in_flight|fair)" value="(.*?)"', page))
+
+    assert shown() == dict.fromkeys(("max_in_flight", "rate", "group_in_flight", "fair"), "")
+    form = {"max_in_flight": "5", "rate": "0.5", "group_in_flight": "2", "fair": "yes"}
+    assert note(browser, browser.post("/options", params={"q": qid}, data=form)) == "Changed 4 options."
+    now = client.queue_options(qid)
+    assert (now.max_in_flight, now.rate, now.group_in_flight, now.fair) == (5, 0.5, 2, True)
+    assert shown() == form
+    assert '<option value="yes" selected>' in browser.get("/queue", params={"q": qid}).text
+    browser.post("/options", params={"q": qid}, data={"rate": "", "fair": ""})
+    assert shown() == {**form, "rate": "", "fair": ""}
+    wrong = browser.post("/options", params={"q": qid}, data={"fair": "perhaps"})
+    assert wrong.status_code == 400
+    assert "Fair is &#39;perhaps&#39;, not yes or no." in wrong.text
 
 
 def test_options_of_two_visitors(browser: httpx.Client, client: QueueClient, qid: str) -> None:

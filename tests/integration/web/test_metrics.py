@@ -84,10 +84,21 @@ def test_each_queue(browser: httpx.Client, shared_server: ServerProcess, qid: st
     assert found[f'qs_queue_messages{{queue="{qid}",state="ready"}}'] == 1
     assert found[f'qs_queue_messages{{queue="{qid}",state="delayed"}}'] == 1
     assert found[f'qs_queue_paused{{queue="{qid}"}}'] == 1
+    assert found[f'qs_queue_limited{{queue="{qid}"}}'] == 0
     assert found[f'qs_queue_messages_pushed_total{{queue="{qid}"}}'] == 2
     assert found[f'qs_queue_oldest_ready_timestamp_seconds{{queue="{qid}"}}'] > 1e9
     assert {label for name in found for label in re.findall(r'queue="(.*?)"', name)} == {qid}
     assert not values(browser.get("/metrics/queues", params={"queue": qid[:-1]}).text)
+
+
+def test_a_limited_queue(browser: httpx.Client, shared_server: ServerProcess, qid: str) -> None:
+    """A queue whose options keep back what waits is told apart from one that is paused."""
+    with client_of(shared_server) as client:
+        client.push_many(qid, ["x", "y"])
+        client.set_queue(qid, max_in_flight=1)
+        client.receive(qid)
+    found = values(browser.get("/metrics/queues", params={"queue": re.escape(qid)}).text)
+    assert (found[f'qs_queue_limited{{queue="{qid}"}}'], found[f'qs_queue_paused{{queue="{qid}"}}']) == (1, 0)
 
 
 def test_a_queue_with_a_hostile_name(browser: httpx.Client, shared_server: ServerProcess) -> None:

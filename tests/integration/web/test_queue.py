@@ -120,6 +120,66 @@ def test_xml_is_indented(browser: httpx.Client, client: QueueClient, qid: str) -
     assert payload_of(browser.get("/message", params={"q": qid, "id": mid}).text) == bomb
 
 
+def test_headers_and_what_orders_a_message(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """The page of a message has its headers in their order, its priority, group and end, all of them escaped. A plain
+    message has none of this."""
+    headers = {"traceparent": "00-4bf92f35-00f067aa-01", "note": "<script>alert(1)</script>\u202e"}
+    mid = client.push(qid, "x", priority=7, group="<b>", expires=3600, headers=headers)
+    page = browser.get("/message", params={"q": qid, "id": mid}).text
+    shown = facts(page)
+    assert (shown["Priority"], shown["Group"], shown["traceparent"]) == ("7", "<b>", headers["traceparent"])
+    assert shown["note"] == "<script>alert(1)</script>\ufffd"
+    assert page.index("<dt>traceparent") < page.index("<dt>note")
+    assert shown["Expires"].endswith(" UTC")
+    assert page.count("<script") == 1
+    assert "<b>" not in page
+    plain = client.push(qid, "x")
+    page = browser.get("/message", params={"q": qid, "id": plain}).text
+    assert "Headers</h2>" not in page
+    assert not {"Priority", "Group", "Expires"} & set(facts(page))
+
+
+def test_content_type(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """It decides how a payload is shown, and makes nothing HTML: an image is a size and a file to save, which has the
+    safe type that every file has."""
+    page = "<html><script>alert(1)</script></html>"
+    mid = client.push(qid, page, headers={"Content-Type": "text/html"})
+    answer = browser.get("/message", params={"q": qid, "id": mid}).text
+    assert payload_of(answer) == page
+    assert answer.count("<script") == 1
+    mid = client.push(qid, page, headers={"content-type": "image/svg+xml"})
+    answer = browser.get("/message", params={"q": qid, "id": mid, "view": "text"}).text
+    assert "An image of 38 B, says its content type: save it to see it." in answer
+    assert 'class="payload-view"' not in answer
+    saved = browser.get("/payload", params={"q": qid, "id": mid})
+    assert saved.headers["content-type"] == "application/octet-stream"
+    assert "sandbox" in saved.headers["content-security-policy"]
+
+
+def test_why_nothing_comes_out(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """The page says in a word why no message can be had; and nothing if one can be had."""
+
+    def reason() -> str:
+        (heading,) = re.findall(r"<h1>.*?</h1>", browser.get("/queue", params={"q": qid}).text)
+        return "".join(re.findall(r'<span class="badge [a-z]+"[^>]*>(.*?)</span>', heading))
+
+    assert reason() == "empty"
+    mid = client.push(qid, "later", delay=3600)
+    assert reason() == "delayed"
+    client.delete_many(qid, [mid])
+    client.push_many(qid, ["a", "b"])
+    assert reason() == ""
+    client.set_queue(qid, max_in_flight=1)
+    client.receive(qid)
+    assert reason() == "limited by max-in-flight"
+    client.pause(qid)
+    assert reason() == "paused"
+    client.resume(qid)
+    client.set_queue(qid, max_in_flight=None)
+    client.receive(qid)
+    assert reason() == "in flight"
+
+
 def test_binary_is_hexadecimal(browser: httpx.Client, client: QueueClient, qid: str) -> None:
     """Bytes that are no text are shown in hexadecimal, 4 KiB at a time."""
     mid = client.push(qid, bytes(range(256)) * 32)

@@ -125,6 +125,13 @@ def test_filter_and_kinds(look: Look, client: QueueClient, qid: str) -> None:
     assert asked(filter=f"{qid}-", only="messages") == ["apples-dead"]
     assert asked(filter=f"{qid}-", only="paused") == ["pears"]
     assert asked(filter=f"{qid}-", only="no-such-kind") == ["Apples", "apples-dead", "pears"]
+    client.set_queue(f"{qid}-Apples", max_in_flight=1)
+    client.push_many(f"{qid}-Apples", ["x", "y"])
+    assert asked(filter=f"{qid}-", only="limited") == []
+    client.receive(f"{qid}-Apples")
+    assert asked(filter=f"{qid}-", only="limited") == ["Apples"]
+    reasons = dict(re.findall(rf"<bdi>{qid}-(\S+)</bdi></a>(?: <span [^>]*>(.*?)</span>)?", look(filter=f"{qid}-")))
+    assert reasons == {"Apples": "limited by max-in-flight", "apples-dead": "", "pears": "paused"}
 
 
 def test_order(look: Look, client: QueueClient, qid: str) -> None:

@@ -33,6 +33,32 @@ def test_indent_json_keeps_the_meaning(value: object) -> None:
     assert shown == json.dumps(value, ensure_ascii=False, indent=2)
 
 
+@pytest.mark.parametrize(("content_type", "payload", "kind", "shown", "views"), [
+    ("application/json", b" 1.50 ", "JSON", "1.50", ("pretty", "text", "hex")),
+    ("Application/JSON ; charset=utf-8", b'{"a":1}', "JSON", '{\n  "a": 1\n}', ("pretty", "text", "hex")),
+    ("application/json", b"<a><b/></a>", "text", "<a><b/></a>", ("text", "hex")),
+    ("text/xml", b"<a><b/></a>", "XML", "<a>\n  <b/>\n</a>", ("pretty", "text", "hex")),
+    ("application/atom+xml", b"<a><b/></a>", "XML", "<a>\n  <b/>\n</a>", ("pretty", "text", "hex")),
+    ("application/xml", b"[1]", "text", "[1]", ("text", "hex")),
+    ("text/plain", b'{"a":1}', "text", '{"a":1}', ("text", "hex")),
+    ("text/html", b"<b><i/></b>", "text", "<b><i/></b>", ("text", "hex")),
+    ("text/plain; charset=latin-1", b"a\xe9\0", "text", "a\ufffd\ufffd", ("text", "hex")),
+    ("image/png", b"<script>", "image", "", ()),
+    ("IMAGE/svg+xml", b"<svg/>", "image", "", ()),
+    ("application/octet-stream", b"[1]", "JSON", "[\n  1\n]", ("pretty", "text", "hex")),
+    ("nonsense", b"[1]", "JSON", "[\n  1\n]", ("pretty", "text", "hex")),
+    ("", b"\xff", "binary", "00000000  ff", ("hex",)),
+])  # fmt: skip
+def test_content_type_chooses_the_view(
+    content_type: str, payload: bytes, kind: str, shown: str, views: tuple[str, ...]
+) -> None:
+    """It names the kind, if the payload is one; without a known one, the payload itself tells. Nothing of an image is
+    shown."""
+    view = view_payload(payload, "", 0, content_type)
+    assert (view.kind, view.views) == (kind, views)
+    assert view.text == shown or (kind == "binary" and view.text.startswith(shown))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a" 1}', "[" * 300 + "]" * 300, "[" * 100_000, '"', "{]", "nul"])
 def test_indent_json_returns_none_for_other_text(text: str) -> None:
     """Text that is not JSON, or too deep, is not indented."""
