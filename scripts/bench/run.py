@@ -34,6 +34,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "durable": "server_rates:durable",
         "depth": "server_rates:depth",
         "starts": "server_rates:starts",
+        "order": "order_rates:order",
         "longest-waits": "longest_waits:longest_waits",
         "server-cpu": "server_cpu:server_cpu",
         "scrapes": "scrapes:scrapes",
