@@ -137,10 +137,10 @@ class Index:
     """The messages of one queue in memory: which are ready, and until when the others are hidden.
 
     Ensures:
-    1. Each message is either ready or hidden, never both; `ready`, `hidden` and `messages` say the same.
+    1. Each message is either ready or hidden, never both; `ready` (or `order`), `hidden` and `messages` say the same.
     2. `new` has every message that was never received. It may also have messages that are not loaded and were received.
-    3. `order` says which ready message is next. There is none while no message has a priority or a group: then the
-       oldest is, and none of what follows costs anything.
+    3. Ready messages with a priority or a group are in `order`, and all others in `ready`. While no message has either,
+       there is no order, and it costs nothing.
     4. A ready message takes some 32 bytes, and a change of one costs next to nothing more in a deep queue.
 
     Assumes that ids are below 2^64, and that the caller knows which messages there are: nothing is checked twice. An
@@ -202,7 +202,9 @@ class Index:
         message."""
         expiry = self.hidden.get(mid)
         # First among the hidden ones: what is deleted, released or extended is in flight.
-        return expiry if expiry is not None or mid not in self.ready else 0
+        if expiry is not None or mid in self.ready:
+            return expiry or 0
+        return None if self.order is None or mid not in self.order.ready else 0
 
     # -- order
 
@@ -215,11 +217,10 @@ class Index:
     def rank(self, mid: int, priority: int, group: str) -> None:
         """Gives a message its priority and its group (empty for none): one that is added next, or that is there."""
         if self.order is None:
-            self.order = Order(MidSet(self.ready.copy()), self._most, fair=self._fair)
-        if mid in self.messages:
-            self.order.set(mid, 0)  # it stands in line as one without either
+            self.order = Order(self.ready, self._most, fair=self._fair)
         self.order.rank(mid, priority, group)
-        if mid in self.messages:
+        if mid in self.messages:  # a start gives a message its priority after it has read the messages
+            self.ready.discard(mid)
             self.order.set(mid, self._state(mid))
 
     def _state(self, mid: int) -> int:
@@ -227,11 +228,19 @@ class Index:
             return READY
         return DELAYED if self.is_delayed(mid) else OUT
 
-    def _leave(self, order: Order, mids: Iterable[int]) -> None:
-        """Takes removed messages out of the order, which goes with the last message that needs one."""
-        order.set_all(mids, 0)
-        if not order:
-            self.order = None
+    def first(self) -> int | None:
+        """Returns the ready message that is handed out next, None if none may be."""
+        return self.ready.first() if self.order is None else self.order.first()
+
+    def visible(self, after: int, count: int) -> list[int]:
+        """Returns the ids of all ready messages greater than after (-1 for all), oldest first, at most count."""
+        found = self.ready.after(after, count)
+        return found if self.order is None else sorted(found + self.order.ready.after(after, count))[:count]
+
+    @property
+    def visible_count(self) -> int:
+        """The number of ready messages."""
+        return self.ready.count if self.order is None else self.ready.count + self.order.ready.count
 
     @property
     def out(self) -> int:
@@ -245,6 +254,12 @@ class Index:
         if self.order is not None:
             self._leave(self.order, (mid,))
 
+    def _leave(self, order: Order, mids: Iterable[int]) -> None:
+        """Takes removed messages out of the order, which goes with the last message that needs one."""
+        order.set_all(mids, 0)
+        if not order:
+            self.order = None
+
     # -- changes
 
     def add(self, mid: int, expiry: int, size: int | None = None) -> None:
@@ -254,18 +269,16 @@ class Index:
             self.new.add(mid)
         if expiry:
             self._hide(mid, expiry)
-        else:
-            self.ready.add(mid)
         if size is None:
             self.messages.set(mid, 0)
             self.unloaded += 1
-            return
-        self.messages.set(mid, size << SIZE_SHIFT | _LOADED)
-        self.bytes += size
-        if expiry:
-            self._set_delayed(mid)
-        if self.order is not None:
-            self.order.set(mid, self._state(mid))
+        else:
+            self.messages.set(mid, size << SIZE_SHIFT | _LOADED)
+            self.bytes += size
+            if expiry:
+                self._set_delayed(mid)
+        if (self.order is None or not self.order.set(mid, self._state(mid))) and not expiry:
+            self.ready.add(mid)
 
     def add_run(self, mids: Sequence[int], sizes: Sequence[int]) -> None:
         """Adds loaded, ready messages. mids: increasing, greater than all ids so far; sizes: their bytes."""
@@ -273,8 +286,8 @@ class Index:
         self.ready.extend(mids)
         self.messages.set_run(mids, map(_LOADED.__add__, map((1 << SIZE_SHIFT).__mul__, sizes)))
         self.bytes += sum(sizes)
-        if self.order is not None:
-            self.order.set_all(mids, READY)
+        if self.order is not None and (ranked := self.order.set_all(mids, READY)):
+            self.ready.discard_all(ranked)
 
     def restore(self, mid: int, expiry: int, facts: int, *, new: bool, delayed: bool) -> None:
         """Adds a removed message again. facts: the result of `remove`."""
@@ -289,10 +302,8 @@ class Index:
             self._hide(mid, expiry)
             if delayed:
                 self._set_delayed(mid)
-        else:
+        if (self.order is None or not self.order.set(mid, self._state(mid))) and not expiry:
             self.ready.add(mid)
-        if self.order is not None:
-            self.order.set(mid, self._state(mid))
 
     def remove(self, mid: int, *, retrieved: bool = False) -> int:
         """Removes a message. retrieved: True if the message is known to have been retrieved. Returns facts for
@@ -369,9 +380,9 @@ class Index:
             self.delayed.discard(mid)
             self.messages.set(mid, (self.messages.get(mid) or 0) & ~_DELAYED)
         self.hidden.discard_all(mids)
+        if self.order is not None and (ranked := set(self.order.set_all(mids, READY))):
+            mids = [mid for mid in mids if mid not in ranked]
         self.ready.add_all(mids)
-        if self.order is not None:
-            self.order.set_all(mids, READY)
 
     def delay_all(self, untils: dict[int, int]) -> None:
         """Delays many hidden messages that have been received. untils: the times until which they are hidden, by ids,
@@ -408,9 +419,8 @@ class Index:
     def show(self, mid: int) -> None:
         """Makes a hidden message ready."""
         self._show(mid)
-        self.ready.add(mid)
-        if self.order is not None:
-            self.order.set(mid, READY)
+        if self.order is None or not self.order.set(mid, READY):
+            self.ready.add(mid)
 
     def _hide(self, mid: int, expiry: int) -> None:
         self.hidden.set(mid, expiry)
@@ -489,13 +499,13 @@ class Index:
 
     def oldest(self) -> int | None:
         """Returns the smallest id of a ready or delayed message, None if there is none."""
-        ready, delayed = self.ready.first(), self.delayed.first()
-        return delayed if ready is None or (delayed is not None and delayed < ready) else ready
+        firsts = self.visible(-1, 1) + self.delayed.after(-1, 1)
+        return min(firsts, default=None)
 
     def old(self, upto: int, count: int) -> list[int]:
         """Returns the ids of ready and delayed messages, oldest first, at most count. upto: the greatest id."""
         # Ready and delayed ones are two sets: the oldest of both together are among the first of each.
-        found = self.ready.after(-1, count)
+        found = self.visible(-1, count)
         if len(self.delayed):
             found = sorted(found + self.delayed.after(-1, count))[:count]
         return found if not found or found[-1] <= upto else found[: bisect_right(found, upto)]

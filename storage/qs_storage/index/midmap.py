@@ -57,13 +57,6 @@ class MidSet:
         keys = self._keys[chunk]
         return keys[bisect_left(keys, key)] == key
 
-    def copy(self) -> "array[int]":
-        """Returns all keys, in order."""
-        keys = array("Q")
-        for chunk in self._keys:
-            keys += chunk
-        return keys
-
     def first(self) -> int | None:
         """Returns the smallest key, None without any."""
         return self._keys[0][0] if self._keys else None

@@ -7,15 +7,13 @@ from collections.abc import Iterable
 
 from .midmap import MidMap, MidSet
 
-PRIORITIES = 10
-"""Priorities are 0 to 9; a message of a higher one goes first."""
 READY, OUT, DELAYED = 1, 2, 3
 """The states of a message: visible; handed out, and neither deleted nor given back; hidden by a delay. 0: not there."""
 
 
 class _Group:
-    """The messages of one group. offered: its message that may be handed out next, None if none may; lane, turn: where
-    that stands in `Order._heads`."""
+    """The messages of one group. offered: its message that may be handed out next, None if none may; lane, turn: the
+    lane in which that stands, and where."""
 
     __slots__ = ("delayed", "lane", "name", "offered", "out", "ready", "turn")
 
@@ -25,7 +23,8 @@ class _Group:
         self.delayed = MidSet()
         self.out = 0
         self.offered: int | None = None
-        self.lane = self.turn = 0
+        self.lane: _Lane | None = None
+        self.turn = 0
 
 
 class _Ranked:
@@ -37,6 +36,18 @@ class _Ranked:
         self.priority = priority
         self.group = group
         self.state = 0
+
+
+class _Lane:
+    """The messages of one priority that may be handed out. free: those without a group; heads: the next message of each
+    group that may go, by its id, or by the group's turn; turn: when the free ones have theirs."""
+
+    __slots__ = ("free", "heads", "turn")
+
+    def __init__(self, free: MidSet) -> None:
+        self.free = free
+        self.heads = MidMap()
+        self.turn = 0
 
 
 class Order:
@@ -51,23 +62,22 @@ class Order:
        stands in line. A group's next message decides the group's priority.
 
     Assumes that `set` is called with each change of a message's state, and `rank` before a message with a priority or a
-    group is there. Knows no clock."""
+    group is there. Messages with neither are in the index alone, which tells nobody of them: their lane is the index's
+    own set. Knows no clock."""
 
-    __slots__ = ("_fair", "_groups", "_heads", "_lanes", "_most", "_ranked", "_turn", "_turns")
+    __slots__ = ("_fair", "_groups", "_lanes", "_most", "_ranked", "_turn", "ready")
 
     def __init__(self, plain: MidSet, most: int, *, fair: bool) -> None:
-        """plain: the visible messages, none of which has a priority or a group; most: the most messages of a group that
+        """plain: the visible messages that have neither, which the index keeps; most: the most messages of a group that
         are out at a time."""
         self._most = most
         self._fair = fair
         self._ranked: dict[int, _Ranked] = {}
         self._groups: dict[str, _Group] = {}
-        # By priority: the visible messages without a group; and the next message of each group that may go, by its id,
-        # or by the group's turn.
-        self._lanes = [plain, *(MidSet() for _ in range(1, PRIORITIES))]
-        self._heads = [MidMap() for _ in range(PRIORITIES)]
+        self._lanes = {0: _Lane(plain)}  # by priority, the highest first
         self._turn = 0  # the last turn that was given
-        self._turns = [0] * PRIORITIES  # when the messages of a lane have their turn
+        self.ready = MidSet()
+        """The visible messages with a priority or a group, also those that may not be handed out now."""
 
     def __bool__(self) -> bool:
         """Tells whether there is a message with a priority or a group. Without one, no order is needed."""
@@ -77,22 +87,21 @@ class Order:
 
     def first(self) -> int | None:
         """Returns the message that is handed out next, None if none may be."""
-        for priority in range(PRIORITIES - 1, -1, -1):
-            lane, heads = self._lanes[priority], self._heads[priority]
-            if not heads.count:
-                if lane.count:
-                    return lane.first()
+        for lane in self._lanes.values():
+            if not lane.heads.count:
+                if lane.free.count:
+                    return lane.free.first()
                 continue
-            turn, free = heads.first() or 0, lane.first()
-            if free is not None and (self._turns[priority] if self._fair else free) < turn:
+            turn, free = lane.heads.first() or 0, lane.free.first()
+            if free is not None and (lane.turn if self._fair else free) < turn:
                 return free
-            return heads.get(turn)
+            return lane.heads.get(turn)
         return None
 
     @property
     def count(self) -> int:
         """The number of messages that may be handed out at once, without those of a group behind its next one."""
-        return sum([lane.count for lane in self._lanes]) + sum([heads.count for heads in self._heads])
+        return sum([lane.free.count + lane.heads.count for lane in self._lanes.values()])
 
     def priority_of(self, mid: int) -> int:
         ranked = self._ranked.get(mid)
@@ -129,25 +138,44 @@ class Order:
             if found is None:
                 found = self._groups[group] = _Group(group)
         self._ranked[mid] = _Ranked(priority, found)
+        if priority not in self._lanes:
+            lanes = self._lanes | {priority: _Lane(MidSet())}
+            self._lanes = {each: lanes[each] for each in sorted(lanes, reverse=True)}
 
-    def set(self, mid: int, state: int) -> None:
-        """Notes the state of a message after a change, 0 if it is gone."""
+    def set(self, mid: int, state: int) -> bool:
+        """Notes the state of a message after a change, 0 if it is gone. Returns False for a message with neither a
+        priority nor a group."""
         ranked = self._ranked.get(mid)
         if ranked is None:
-            if state == READY:
-                self._lanes[0].add(mid)
-            else:
-                self._discard(0, mid)
-            return
+            if self._fair and state != READY:
+                self._served(self._lanes[0], mid)
+            return False
         before, ranked.state = ranked.state, state
+        if state == READY:
+            self.ready.add(mid)
+        elif before == READY:
+            self.ready.discard(mid)
         if not state:
             del self._ranked[mid]
         if ranked.group is not None:
             self._set_in(ranked.group, mid, before, state)
-        elif state == READY:
-            self._lanes[ranked.priority].add(mid)
+            return True
+        lane = self._lanes[ranked.priority]
+        if state == READY:
+            lane.free.add(mid)
         elif before == READY:
-            self._discard(ranked.priority, mid)
+            if self._fair:
+                self._served(lane, mid)
+            lane.free.discard(mid)
+        return True
+
+    def _served(self, lane: _Lane, mid: int) -> None:
+        """Gives the messages of a lane that have no group their next turn, after one of them had its turn. mid: that
+        one, which may be out of the lane already."""
+        first = lane.free.first()
+        if first is None or mid <= first:
+            self._turn += 1
+            lane.turn = self._turn
 
     def _set_in(self, group: _Group, mid: int, before: int, state: int) -> None:
         if before == READY:
@@ -161,18 +189,9 @@ class Order:
         group.out += (state == OUT) - (before == OUT)
         self._offer(group)
 
-    def set_all(self, mids: Iterable[int], state: int) -> None:
-        """Notes the same state of many messages."""
-        for mid in mids:
-            self.set(mid, state)
-
-    def _discard(self, priority: int, mid: int) -> None:
-        """Takes a message without a group out of its lane: if it was the next one, the lane has had its turn."""
-        lane = self._lanes[priority]
-        if self._fair and lane.first() == mid:
-            self._turn += 1
-            self._turns[priority] = self._turn
-        lane.discard(mid)
+    def set_all(self, mids: Iterable[int], state: int) -> list[int]:
+        """Notes the same state of many messages. Returns those with a priority or a group."""
+        return [mid for mid in mids if self.set(mid, state)]
 
     def _offer(self, group: _Group) -> None:
         """Puts the next message of a group in line, or takes it out if none may go."""
@@ -180,22 +199,21 @@ class Order:
         if mid is not None and self._waits(group, mid):
             mid = None
         if mid != group.offered:
-            if group.offered is not None:
-                self._heads[group.lane].pop(group.turn)
-            group.offered = mid
+            if group.lane is not None:
+                group.lane.heads.pop(group.turn)
+            group.offered, group.lane = mid, None
             if mid is not None:
                 self._turn += 1
-                group.lane, group.turn = self._ranked[mid].priority, self._turn if self._fair else mid
-                self._heads[group.lane].set(group.turn, mid)
-        if not (group.ready.count or group.delayed.count or group.out):
+                group.lane, group.turn = self._lanes[self._ranked[mid].priority], self._turn if self._fair else mid
+                group.lane.heads.set(group.turn, mid)
+        if mid is None and not (group.ready.count or group.delayed.count or group.out):
             self._groups.pop(group.name, None)
 
     def configure(self, most: int, *, fair: bool) -> None:
         """Changes the rules for all messages. most, fair: see `__init__`."""
-        for group in self._groups.values():
-            group.offered = None
-        self._most, self._fair = most, fair
-        self._heads = [MidMap() for _ in range(PRIORITIES)]
-        self._turn, self._turns = 0, [0] * PRIORITIES
+        self._most, self._fair, self._turn = most, fair, 0
+        for lane in self._lanes.values():
+            lane.heads, lane.turn = MidMap(), 0
         for group in list(self._groups.values()):
+            group.offered = group.lane = None
             self._offer(group)

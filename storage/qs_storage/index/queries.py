@@ -27,7 +27,7 @@ class IndexQueries:
         OSError."""
         index = self._index
         if state is State.READY:
-            return index.ready.after(after, count)
+            return index.visible(after, count)
         if state is State.ALL:
             return index.messages.after(after, count)
         # Candidates: only the disk knows which of them are of that state, so they are loaded one by one.
@@ -63,7 +63,7 @@ class IndexQueries:
         return replace(
             counts,
             new=len(index.new),
-            ready=len(index.ready),
+            ready=index.visible_count,
             in_flight=len(index.hidden) - len(index.delayed),
             delayed=len(index.delayed),
             bytes=index.bytes,

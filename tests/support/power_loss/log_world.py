@@ -324,8 +324,9 @@ def order_of(queue: LogQueue) -> object:
     if order is None:
         return None
     ranked = {mid: (each.priority, each.state, each.group and each.group.name) for mid, each in order._ranked.items()}
-    groups = {name: (each.out, each.offered, each.ready.copy()) for name, each in order._groups.items()}
-    return ranked, groups, [lane.copy() for lane in order._lanes], order.count
+    groups = {name: (each.out, each.offered, each.ready.after(-1, 10_000)) for name, each in order._groups.items()}
+    lanes = {priority: lane.free.after(-1, 10_000) for priority, lane in order._lanes.items() if lane.free.count}
+    return ranked, groups, lanes, order.ready.after(-1, 10_000), order.count
 
 
 def check_usage(engine: JournalEngine) -> None:

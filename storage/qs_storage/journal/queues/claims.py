@@ -116,7 +116,7 @@ class LogClaims:
             return chosen, total
         if self._table.options.max_in_flight is not None:
             count = min(count, max(self._table.options.max_in_flight - index.out, 0))
-        while len(chosen) < count and (mids := index.ready.after(after, min(count - len(chosen), _PAGE))):
+        while len(chosen) < count and (mids := index.visible(after, min(count - len(chosen), _PAGE))):
             after = mids[-1]
             if index.order is not None or self._table.ends.count:
                 mids = [mid for mid in mids if self._may_claim(mid)]

@@ -190,7 +190,7 @@ class LogQueue(QueueState):
         if attributes is None:
             body = _push(2, self.number, mid, visible, key or NO_KEY, now)
         else:
-            body = records.Attributed(self.number, mid, visible, key, now, b"", attributes).write()
+            body = _push(22, self.number, mid, visible, key or NO_KEY, now) + attributes.pack()
         place = self.transaction.append(body, content)
         self._add_one(mid, place, len(content), visible, attributes)
         self.store.usage.add(place, record_size(len(content)))
@@ -289,8 +289,8 @@ class LogQueue(QueueState):
     @property
     def obtainable(self) -> int:
         """The number of messages that may be handed out now, without those of a group behind its next one."""
-        index = self.index
-        count = index.ready.count if index.order is None else index.order.count
+        order = self.index.order
+        count = self.index.ready.count if order is None else order.count
         return min(count, self._allowed()) if count and self._is_paced else count
 
     def first_ready(self) -> int | None:
@@ -298,18 +298,16 @@ class LogQueue(QueueState):
         index = self.index
         if self._is_paced and not self._allowed():
             return None
-        if index.order is None and not self.ends.count:
-            if self.options.retention is None:
-                return index.ready.first()
-            found = index.ready.after(self.too_old_upto(), 1)
-            return found[0] if found else None
+        if self.options.retention is None and not self.ends.count:
+            return index.first()
         now = self.clock()
         upto = self.too_old_upto(now)
-        while True:
-            mid = index.ready.first() if index.order is None else index.order.first()
-            if mid is None or (mid > upto and not self._is_over(mid, now)):
-                return mid
+        if index.order is None and not self.ends.count:
+            found = index.ready.after(upto, 1)  # however many are too old: the timer removes them
+            return found[0] if found else None
+        while (mid := index.first()) is not None and (mid <= upto or self._is_over(mid, now)):
             self._retire([mid], "")
+        return mid
 
     def _is_over(self, mid: int, now: int) -> bool:
         """Tells whether a message is not handed out any more because of its own end."""
@@ -360,14 +358,10 @@ class LogQueue(QueueState):
         OSError: no message is received."""
         if self._is_paced and not (count := min(count, self._allowed())):
             return []
-        # One by one, as each may change which is next.
-        if self.index.order is not None or self.ends.count:
-            return take_oldest((self,), count, visibility, max_bytes, held=held)
+        # Mostly the oldest ready message is the next one: then there is nothing to ask, not even the clock.
+        oldest = self.options.retention is None and self.index.order is None and not self.ends.count
         if count == 1:  # four times as fast as the code for many
-            # Without a retention no message is too old: then the first ready one is the answer, without asking the
-            # clock.
-            keeps = self.options.retention is None
-            while (mid := self.index.ready.first() if keeps else self.first_ready()) is not None:
+            while (mid := self.index.ready.first() if oldest else self.first_ready()) is not None:
                 try:
                     message = self.take(mid, visibility, held=held)
                 except (OSError, StorageError):
@@ -376,7 +370,9 @@ class LogQueue(QueueState):
                 if message is not None:
                     return [message]
             return []
-        return self._take_many(count, visibility, max_bytes, held=held)
+        if oldest or (self.index.order is None and not self.ends.count):
+            return self._take_many(count, visibility, max_bytes, held=held)
+        return take_oldest((self,), count, visibility, max_bytes, held=held)  # each may change which is next
 
     def _take_many(self, count: int, visibility: int | None, max_bytes: int, *, held: bool) -> list[Message]:
         """Receives the oldest visible messages: see `take_first`."""
@@ -491,7 +487,7 @@ class LogQueue(QueueState):
 
     @property
     def ready(self) -> int:
-        return self.index.ready.count
+        return self.index.visible_count
 
     @property
     def _queries(self) -> IndexQueries:

@@ -151,11 +151,11 @@ class QueueState(MessageTable):
         self.keys.cut(self.clock())
         self.claims.settle()
         if self.options.max_receives is not None:
-            for mid in [mid for mid in self.receives if mid in self.index.ready and self.is_exhausted(mid)]:
+            for mid in [mid for mid in self.receives if self.index.expiry(mid) == 0 and self.is_exhausted(mid)]:
                 # Hidden until time 1, which is long over: the first `expire` makes it a dead letter, in a
                 # transaction.
                 self.show(mid, 1, delayed=False)
-        if self.index.ready:
+        if self.index.visible_count:
             self.arrived()
         self.announce()
 
