@@ -50,6 +50,20 @@ def pushed(wire: Wire, qid: str, payload: str) -> int:
     return mid
 
 
+def test_headers(wire: Wire, qid: str, storage: str) -> None:
+    """Headers come with the message, those of a single push and those of a list."""
+    headers = '<headers><header name="a">1 &lt; 2</header><header name="traceparent">00-x</header></headers>'
+    [single] = mids(wire.ask(request("push-message", f"<qid>{qid}</qid>{headers}<payload>single</payload>")))
+    entries = f"<message><payload>headed</payload>{headers}</message><message><payload>plain</payload></message>"
+    [headed, plain] = mids(wire.ask(request("push-message", f"<qid>{qid}</qid><messages>{entries}</messages>")))
+    found: dict[int, str] = {}
+    while len(found) < 3:
+        line = wire.ask(receive(qid, max=3, wait=LONG))
+        for mid, rest in re.findall('<message [^>]*mid="([0-9]+)"[^>]*>(.*?)</message>', line):
+            found[int(mid)] = "".join(re.findall("<headers>.*</headers>", rest))
+    assert found == {single: headers, headed: headers, plain: ""}
+
+
 # -- queues
 
 

@@ -130,10 +130,19 @@ def test_sqs_options_are_refused(wire: Wire) -> None:
         (request("pause-queue", about), "cannot pause a queue: SQS goes on giving its messages to other programs"),
         (request("redrive-messages", about), "aws sqs start-message-move-task"),
         (request("release-message", f"{about}<mid>{mid}</mid>", count="no"), "cannot take a receive back"),
-        (request("release-message", f"{about}<mid>{mid}</mid><reason>why</reason>"), "keeps no reasons: 'files'"),
-        (request("reject-message", f"{about}<mid>{mid}</mid>"), "rejects no messages: 'files'"),
-        (set_queue(qid, "backoff='5'"), "no back-off: 'backoff' is for queues of the storages 'dirq', 'dirq-simple', "),
+        (
+            request("release-message", f"{about}<mid>{mid}</mid><reason>why</reason>"),
+            "keeps no reasons: 'journal' and 'files' can",
+        ),
+        (request("reject-message", f"{about}<mid>{mid}</mid>"), "rejects no messages: 'journal' and 'files' can"),
+        (set_queue(qid, "backoff='5'"), "no back-off: 'backoff' is for queues of the storages 'journal', 'files', "),
         (set_queue(qid, "capacity='5'"), "no capacity"),
+        (set_queue(qid, "fair='yes'"), "'sqs' has no groups: 'fair' is for queues of the storage 'journal'"),
+        (set_queue(qid, "rate='5'"), "'sqs' has no rate: 'rate' is for queues of the storage 'journal'"),
+        (push(qid, "x", priority=1), "'sqs' has no priorities: 'priority' is for queues of the storage 'journal'"),
+        (push(qid, "x", group="g"), "'sqs' has no groups: 'group' is"),
+        (push(qid, "x", expires=5), "'sqs' does not let messages expire: 'expires' is"),
+        (push(qid, "x", key="k", unique="yes"), "'sqs' keeps no keys: 'key' is"),
         (set_queue(qid, "visibility='43201'"), "at most 43200 seconds"),
     ):
         answer = wire.ask(asked)
@@ -155,9 +164,16 @@ def test_what_memcached_cannot(wire: Wire) -> None:
         (set_queue(qid, "retention='60'"), "options of a queue of the storage 'memcached' cannot be changed"),
         (new_queue("aging", "<options storage='memcached' retention='60'/>"), "does not remove old messages"),
         (request("release-message", f"{about}<mid>{mid}</mid>", count="no"), "cannot take a receive back"),
-        (request("release-message", f"{about}<mid>{mid}</mid><reason>why</reason>"), "keeps no reasons: 'files'"),
-        (request("reject-message", f"{about}<mid>{mid}</mid>"), "rejects no messages: 'files'"),
+        (
+            request("release-message", f"{about}<mid>{mid}</mid><reason>why</reason>"),
+            "keeps no reasons: 'journal' and 'files' can",
+        ),
+        (request("reject-message", f"{about}<mid>{mid}</mid>"), "rejects no messages: 'journal' and 'files' can"),
         (new_queue("backing", "<options storage='memcached' backoff='5'/>"), "'memcached' has no back-off"),
+        (new_queue("fair", "<options storage='memcached' fair='yes'/>"), "'memcached' has no groups: 'fair' is"),
+        (new_queue("rated", "<options storage='memcached' rate='0.5'/>"), "'memcached' has no rate: 'rate' is"),
+        (push(qid, "x", priority=1), "'memcached' has no priorities: 'priority' is"),
+        (push(qid, "x", key="k", unique="yes"), "keeps no keys for as long as a message waits: 'unique' is"),
     ):
         answer = wire.ask(asked)
         assert (code(answer), said in text(answer)) == (501, True), answer
