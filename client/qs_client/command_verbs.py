@@ -35,7 +35,7 @@ _COUNTS = ("new", "ready", "in_flight", "delayed")
 _LISTED = (*_COUNTS, "dead", "subscribers", "waiting", "paused")
 _FIGURES = (
     *_COUNTS, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "dead", "retired", "paused",
-    "subscribers", "waiting", "storage", "idle",
+    "subscribers", "waiting", "idle", "storage",
 )  # fmt: skip
 
 

@@ -21,8 +21,8 @@ def said(message: Delivery | GetMessage) -> dict[str, Any]:
 
 
 def test_attributes_come_back(client: QueueClient, qid: str) -> None:
-    """What a push says comes with the message, however it is looked at or received; a message that says nothing has
-    empty headers."""
+    """A message has all that its push has said, however it is looked at or received; one that says nothing has empty
+    headers."""
     plain = client.push(qid, "plain")
     mid = client.push(qid, "full", **SAID, expires=3600)
     for _ in range(2):  # the second time, the reader of answers knows the beginning of the document
@@ -157,8 +157,8 @@ def test_max_in_flight(client: QueueClient, qid: str) -> None:
     assert client.receive(qid)[0].text == "3"
 
 
-def test_rate(client: QueueClient, qid: str) -> None:
-    """As many as a second allows come at once; the others wait, and the figures say why."""
+def test_rate_of_a_queue(client: QueueClient, qid: str) -> None:
+    """The messages that a second allows come at once; the others wait, and the figures say why."""
     client.set_queue(qid, rate=0.5)
     client.push_many(qid, ["1", "2"])
     assert [each.text for each in client.receive(qid, 10)] == ["1"]
@@ -168,7 +168,7 @@ def test_rate(client: QueueClient, qid: str) -> None:
 
 
 def test_options_are_compared(client: QueueClient, qid: str) -> None:
-    """new_queue with exist_ok accepts a queue that has these options, and no other one."""
+    """`new_queue` with `exist_ok` accepts a queue that has these options, and no other one."""
     client.set_queue(qid, fair=True, rate=2.5)
     assert client.new_queue(qid, exist_ok=True, fair=True, rate=2.5) is False
     for other in ({"fair": False}, {"rate": 2}, {"max_in_flight": 1}, {"group_in_flight": 2}):

@@ -62,7 +62,7 @@ def test_headers_that_are_not_allowed(qs: Run, client: QueueClient, qid: str) ->
 
 
 def test_what_is_shown(qs: Run, client: QueueClient, qid: str) -> None:
-    """receive and peek show headers with --headers, priority and group with -v, and all of it with --json."""
+    """`qs receive` and `qs peek` show headers with --headers, priority and group with -v, and all of it with --json."""
     mid = client.push(qid, "x", priority=9, group="g", headers={"a": "b"})
     heading = f"==> {qid} {mid} (receives 0; priority 9; group g; headers a) <==\n"
     assert qs("peek", qid) == (0, "x\n", "")
@@ -77,7 +77,7 @@ def test_what_is_shown(qs: Run, client: QueueClient, qid: str) -> None:
 
 
 def test_tail_shows_headers(qs: Run, shared_bus: BusProcess, client: QueueClient, qid: str) -> None:
-    """qs tail shows the headers of the bus's deliveries."""
+    """`qs tail` shows the headers of the bus's deliveries."""
     client.push(qid, "x", headers={"a": "b"})
     code, out, _ = qs("tail", qid, "--bus", f"{shared_bus.host}:{shared_bus.port}", "-n", "1", "--headers")
     assert code == 0
@@ -94,7 +94,7 @@ def test_receive_in_the_given_order(qs: Run, client: QueueClient, qid: str) -> N
 
 
 def test_options_of_order_and_pace(qs: Run, client: QueueClient, qid: str) -> None:
-    """new and set have a flag for each; options shows them; set removes them."""
+    """`qs new` and `qs set` have a flag for each; `qs options` shows them; `qs set` removes them."""
     name = f"{qid}-new"
     flags = ["--group-in-flight", "4", "--fair", "--max-in-flight", "5", "--rate", "0.5"]
     assert qs("new", name, *flags) == (0, "", "")
@@ -110,12 +110,11 @@ def test_options_of_order_and_pace(qs: Run, client: QueueClient, qid: str) -> No
 
 
 def test_why_nothing_comes_out(qs: Run, client: QueueClient, qid: str) -> None:
-    """The last column of stats has the reason: of a queue that is empty, that waits, is in flight, limited, paused."""
+    """A column of stats has the reason: of a queue that is empty, that waits, is in flight, limited, paused."""
 
     def idle() -> str:
         heading, line = qs("stats", qid)[1].splitlines()
-        assert heading.split()[-1] == "IDLE"
-        return line.split()[-1]
+        return dict(zip(heading.split(), line.split(), strict=True))["IDLE"]
 
     assert idle() == "empty"
     client.push(qid, "later", delay=600)
