@@ -231,19 +231,23 @@ _SHORTEST: dict[str, Callable[[Any], bytes]] = {
 # field: (the most characters, True for a name: without control characters, and stripped of white space)
 _LENGTHS = {
     "qid": (QID, True), "consumer": (QID, True), "producer": (QID, True), "name": (QID, True),
-    "dead_letter": (QID, True), "queues": (QID, True), "key": (KEY, False), "group": (GROUP, False),
-    "req": (REQ, False), "subscription": (REQ, False), "token": (TOKEN, False),
+    "dead_letter": (QID, True), "queues": (QID, True), "key": (KEY, False), "req": (REQ, False),
+    "subscription": (REQ, False), "token": (TOKEN, False),
 }  # fmt: skip
+_LENGTHS_OF_PUSH = {**_LENGTHS, "group": (GROUP, False)}
 
 
 def check_lengths(message: Message) -> None:
     """Checks the bounds of all texts of a request before it is sent: names, keys, ids and headers. Raises ValueError,
     which names the field, the length and the bound. The types of qs.xsd have the same bounds, for clients that do not
     use this package."""
-    for holder in (message, *_drafts_of(message)):
-        if headers := getattr(holder, "headers", None):
-            checked_headers(headers.items())
-    for field, (most, is_name) in _LENGTHS.items():
+    lengths = _LENGTHS
+    if isinstance(message, PushMessage | StageMessages):  # no other request has more to check
+        lengths = _LENGTHS_OF_PUSH
+        for holder in (message, *message.messages):
+            if headers := getattr(holder, "headers", None):
+                checked_headers(headers.items())
+    for field, (most, is_name) in lengths.items():
         for value in _texts_of(message, field):
             if 0 < len(value) <= most and (value.isprintable() or not is_name):
                 continue
@@ -269,14 +273,9 @@ def _texts_of(message: Message, field: str) -> list[str]:
         return [queue if queue.__class__ is str else text(field, queue) for queue in queues]
     holders = [message, getattr(message, "options", None)]
     if field in ("key", "group"):
-        holders += _drafts_of(message)
+        holders += getattr(message, "messages", ())
     found = (getattr(holder, field, None) for holder in holders)
     return [value for value in found if isinstance(value, str)]
-
-
-def _drafts_of(message: Message) -> Sequence[Draft]:
-    """Returns the messages that a request pushes in list form."""
-    return message.messages if isinstance(message, PushMessage | StageMessages) else ()
 
 
 class _Plan:
