@@ -42,3 +42,16 @@ def test_pushes_together(client: QueueClient, qid: str) -> None:
 
     assert calls_of(pipelined) <= 32 * 500
     assert calls_of(lambda: client.push_many(qid, ["x"] * 500)) <= 4 * 500
+
+
+def test_a_receive(client: QueueClient, qid: str) -> None:
+    """A receive that finds nothing is at most 45 calls, of several queues 107; one of a message and its delete 79."""
+    assert calls_of(lambda: client.receive(qid)) <= 45
+    assert calls_of(lambda: client.receive([qid])) <= 107
+    client.push_many(qid, ["x"] * _TIMES)
+
+    def receive_and_delete() -> None:
+        [message] = client.receive(qid)
+        client.delete(message)
+
+    assert calls_of(receive_and_delete) <= 79
