@@ -14,8 +14,10 @@ from .engine import (
     StaleReceiptError,
     State,
     Stats,
+    StorageError,
     not_in_flight,
 )
+from .headers import trace_of
 from .index.queries import IndexQueries
 from .message_store import FOREIGN, Content, MessageState, MessageStore, Publisher, Writer
 from .policy import (
@@ -104,7 +106,11 @@ class DirectoryQueue(Publisher):
     def _note(self, event: Event, mid: int, receives: int | None, *, peer: str | None = None) -> None:
         """Reports an event of a loaded message to the lifecycle record. peer, receives: see Lifecycle."""
         if self._context.lifecycle is not None:
-            self._context.lifecycle.note(event, self.qid, mid, self._index.size(mid), receives, peer=peer)
+            trace = None
+            if event == "pushed":
+                with contextlib.suppress(OSError, StorageError):  # the record never stops what it records
+                    trace = trace_of(self.headers_of(mid))
+            self._context.lifecycle.note(event, self.qid, mid, self._index.size(mid), receives, peer=peer, trace=trace)
 
     def _note_gone(
         self, event: Event, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
@@ -278,6 +284,7 @@ class DirectoryQueue(Publisher):
             if not taken:
                 self._writer.discard([pending])
         if taken:
+            pending.trace = trace_of(content[1])
             self.publish_copy(pending)
         return taken
 

@@ -15,6 +15,10 @@ MOST_BYTES = 8 << 10
 """Bytes of all names and texts of a message in UTF-8."""
 OURS = "qs-"
 """Begins names that are the server's own."""
+TRACE = "traceparent"
+"""The header with the trace that a producer's work belongs to (W3C Trace Context)."""
+_LONGEST_TRACE = 128
+"""Characters of a trace that the lifecycle record keeps. Those of W3C's version 00 have 55; a line has some 130."""
 _is_name = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -40,6 +44,12 @@ def headers_among(pairs: Iterable[tuple[object, object]]) -> Headers:
             names.add(folded)
             found.append((name, text))
     return tuple(found)
+
+
+def trace_of(headers: Iterable[tuple[str, str]]) -> str | None:
+    """Returns the trace of a message for the lifecycle record, None without one, or for one that is too long."""
+    trace = next((text for name, text in headers if name.lower() == TRACE), "")
+    return trace if 0 < len(trace) <= _LONGEST_TRACE else None
 
 
 def pack_headers(headers: Headers) -> bytes:

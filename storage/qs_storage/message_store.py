@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 from .engine import Draft, Headers, Options, Origin, Stats
+from .headers import trace_of
 from .index.message_index import Index
 from .metadata import StoredHeaders
 from .policy import PLAIN, refuse_attributes, require_room
@@ -207,7 +208,7 @@ class PendingMessage:
     until: when the message will be visible, in the layout's unit, 0 for at once; size: its bytes, with headers;
     temporary: the path of its file; fd: the file's descriptor, -1 if closed; folder: in dirq's layouts, the
     intermediate directory that the message will be in, empty if not chosen yet; headers: where its headers are, None
-    without any."""
+    without any; trace: for the lifecycle record, see `Lifecycle.note`."""
 
     mid: int
     until: int
@@ -216,6 +217,7 @@ class PendingMessage:
     fd: int = -1
     folder: str = ""
     headers: StoredHeaders | None = None
+    trace: str | None = None
 
 
 class Writer(Protocol):
@@ -286,7 +288,10 @@ class Publisher:
         request: list[PendingMessage] = []
         try:
             for draft in drafts:
-                request.append(self._writer.write(draft))  # noqa: PERF401 - what was written before an error is discarded
+                pending = self._writer.write(draft)
+                request.append(pending)  # what was written before an error is discarded
+                if draft.headers:
+                    pending.trace = trace_of(draft.headers)
         except BaseException:
             self._writer.discard(request)
             raise
@@ -370,7 +375,7 @@ class Publisher:
         if lifecycle is not None:
             peer = self._peers.get(request[0].mid)  # a copy has none: the caller that stored it makes it visible
             for pending in request:
-                lifecycle.note("pushed", self.qid, pending.mid, pending.size, 0, peer=peer)
+                lifecycle.note("pushed", self.qid, pending.mid, pending.size, 0, peer=peer, trace=pending.trace)
 
     def close(self) -> list[int]:
         """Removes messages that are not visible, and stops watching. Returns the first ids of failed requests."""

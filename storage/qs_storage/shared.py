@@ -140,10 +140,19 @@ class Lifecycle(Protocol):
         """The client of the current request: `HOST:PORT`, or empty."""
 
     def note(
-        self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
+        self,
+        event: Event,
+        qid: str,
+        mid: int,
+        size: int | None,
+        receives: int | None,
+        *,
+        peer: str | None = None,
+        trace: str | None = None,
     ) -> None:
-        """Notes an event of a message. size: the bytes of payload; receives: the count of receives, with the present
-        one; both are None if unknown. peer: None for the current client."""
+        """Notes an event of a message. size: the bytes of payload and headers; receives: the count of receives, with
+        the present one; both are None if unknown. peer: None for the current client; trace: of `pushed` only, the
+        result of `headers.trace_of`."""
 
     def note_all(
         self, event: Event, qid: str, mids: Sequence[int], sizes: Sequence[int], receives: Iterable[int]

@@ -191,7 +191,15 @@ class Record:
         self.events: list[tuple[str, int, int | None, int | None]] = []
 
     def note(
-        self, event: str, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
+        self,
+        event: str,
+        qid: str,
+        mid: int,
+        size: int | None,
+        receives: int | None,
+        *,
+        peer: str | None = None,
+        trace: str | None = None,
     ) -> None:
         self.events.append((event, mid, size, receives))
 

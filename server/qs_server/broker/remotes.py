@@ -89,7 +89,16 @@ class Remotes:
         self.out_of_reach.update(dict.fromkeys(qids, storage))
         self.has_queues = bool(self.has_queues or qids)
 
-    def note(self, event: Event, qid: str, mid: int, size: int | None = None, receives: int | None = None) -> None:
+    def note(
+        self,
+        event: Event,
+        qid: str,
+        mid: int,
+        size: int | None = None,
+        receives: int | None = None,
+        *,
+        trace: str | None = None,
+    ) -> None:
         """Counts an event of a message, and passes the event to the history; see `Lifecycle`."""
         counts = self.counts
         if event == "pushed":
@@ -102,7 +111,7 @@ class Remotes:
         elif event == "deleted":
             counts.deleted += 1
         if self._lifecycle is not None:
-            self._lifecycle.note(event, qid, mid, size, receives)
+            self._lifecycle.note(event, qid, mid, size, receives, trace=trace)
 
     def engine_of(self, qid: str) -> RemoteEngine | None:
         """Returns the engine of a queue, None if the queue is not remote. Raises UnsupportedError if the queue is out

@@ -272,14 +272,24 @@ class History:
         self.peer = peer
 
     def note(
-        self, event: Event, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
+        self,
+        event: Event,
+        qid: str,
+        mid: int,
+        size: int | None,
+        receives: int | None,
+        *,
+        peer: str | None = None,
+        trace: str | None = None,
     ) -> None:
         """Implements `qs_storage.shared.Lifecycle.note`: notes an event of the present batch."""
         # Formatted by hand, several times as fast as json.dumps: a batch may have thousands of lines.
         self._lines.append(
             f'{event}","queue":{quoted(qid)},"mid":{mid},"size":{"null" if size is None else size}'
             f',"receives":{"null" if receives is None else receives}'
-            f',"peer":{quoted(self.peer if peer is None else peer)}}}\n'
+            f',"peer":{quoted(self.peer if peer is None else peer)}'
+            # Each message has another trace: `quoted` would remember them all.
+            + ("}\n" if trace is None else f',"traceparent":{json.dumps(trace)}}}\n')
         )
         if len(self._lines) >= _MOST:
             self.commit()  # before the engine's commit, so that memory is bounded, whatever a request removes

@@ -15,6 +15,7 @@ from typing import Any, cast
 import qs_schemas as wire
 from qs_schemas import Message
 from qs_storage.engine import Engine, Feature, NoSuchQueueError, Receipt, RemoteError, UnsupportedError
+from qs_storage.headers import trace_of
 from qs_storage.remote_engine import RemoteEngine
 from qs_storage.shared import Event
 
@@ -122,8 +123,8 @@ def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, req
     yield Pause(call=call)
     recorded.replay(service.subscriptions)  # also if the call has failed: it may have settled some messages
     answer = call.result()
-    for event, mid, size, receives in _events(request, answer):
-        service.remotes.note(event, getattr(request, "qid", ""), mid, size, receives)
+    for event, mid, size, receives, trace in _events(request, answer):
+        service.remotes.note(event, getattr(request, "qid", ""), mid, size, receives, trace=trace)
     if isinstance(answer, wire.PurgeQueue):
         service.remotes.counts.deleted += answer.count or 0
     return answer
@@ -156,21 +157,23 @@ def _held(engine: RemoteEngine, service: Service, request: Message) -> Receipt |
     return service.subscriptions.receipt(service.subscriber, qid_of(request), mid_of(request))
 
 
-def _events(request: Message, answer: Message) -> Iterator[tuple[Event, int, int | None, int | None]]:
-    """Yields the events of an answer: (event, id, size, receives), the last two None if unknown."""
+def _events(request: Message, answer: Message) -> Iterator[tuple[Event, int, int | None, int | None, str | None]]:
+    """Yields the events of an answer: (event, id, size, receives, trace), the last three None if unknown."""
     if isinstance(answer, wire.PushMessage) and isinstance(request, wire.PushMessage):
         drafts = request.messages or [wire.Draft(request.payload or b"", headers=request.headers)]
         mids = answer.mids or [answer.mid or 0]
         for draft, mid in zip(drafts, mids, strict=False):
             size = len(draft.payload if isinstance(draft.payload, bytes) else draft.payload.encode())
-            yield "pushed", mid, size + bytes_of(draft.headers.items()), 0
+            yield "pushed", mid, size + bytes_of(draft.headers.items()), 0, trace_of(draft.headers.items())
     elif isinstance(answer, wire.DeleteMessage):
         for entry in answer.mids or [answer.mid or 0]:
-            yield "deleted", entry.mid if isinstance(entry, wire.Receipt) else entry, None, None
+            yield "deleted", entry.mid if isinstance(entry, wire.Receipt) else entry, None, None, None
     elif isinstance(answer, wire.ReleaseMessage | wire.ExtendMessage) and answer.mid is not None:
-        yield "released" if isinstance(answer, wire.ReleaseMessage) else "extended", answer.mid, None, None
+        event: Event = "released" if isinstance(answer, wire.ReleaseMessage) else "extended"
+        yield event, answer.mid, None, None, None
     elif isinstance(answer, wire.GetMessage) and answer.status == "delivered" and answer.payload is not None:
-        yield "received", answer.mid or 0, len(answer.payload) + bytes_of(answer.headers.items()), answer.receives
+        size = len(answer.payload) + bytes_of(answer.headers.items())
+        yield "received", answer.mid or 0, size, answer.receives, None
 
 
 def _run_to_end(answer: Message | Iterator[Pause]) -> Message:

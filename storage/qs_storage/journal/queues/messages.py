@@ -8,7 +8,18 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
-from ...engine import Message, NoSuchMessageError, Options, Origin, QueueFullError, Receipt, StaleReceiptError, Stats
+from ...engine import (
+    Message,
+    NoSuchMessageError,
+    Options,
+    Origin,
+    QueueFullError,
+    Receipt,
+    StaleReceiptError,
+    Stats,
+    StorageError,
+)
+from ...headers import trace_of
 from ...index.message_index import SIZE_SHIFT, Expiries, Index
 from ...index.midmap import MidMap
 from ...names import FAR, MAX_MID, WITHHELD
@@ -121,7 +132,20 @@ class MessageTable(ABC):
         """Reports an event of a message to the lifecycle record. more: receives to add to those in the table."""
         if self.lifecycle is not None:
             receives = self.receives.get(mid, 0) + more
-            self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer)
+            trace = self._trace_of(mid) if event == "pushed" and self.attributes else None
+            self.lifecycle.note(event, self.qid, mid, self.index.size(mid), receives, peer=peer, trace=trace)
+
+    def _trace_of(self, mid: int) -> str | None:
+        """Returns the trace of a message for the lifecycle record, None without one, or if its headers cannot be
+        read: the record never stops what it records."""
+        attributes = self.attributes.get(mid)
+        if attributes is None or not attributes.headers:
+            return None
+        try:
+            content = self.store.payload(self.number, mid, self.places.get(mid) or 0)
+            return trace_of(split_content(content, attributes)[0])
+        except (OSError, StorageError, ValueError):
+            return None
 
     def count(self, name: str, number: int) -> None:
         """Adds to one of `counts`. A transaction that is taken back takes the addition back too."""

@@ -192,9 +192,9 @@ class LogQueue(QueueState):
         else:
             body = _push(22, self.number, mid, visible, key or NO_KEY, now) + attributes.pack()
         place = self.transaction.append(body, content)
-        self._add_one(mid, place, len(content), visible, attributes)
         self.store.usage.add(place, record_size(len(content)))
         self.store.cache.put((place,), (content,), len(content))
+        self._add_one(mid, place, len(content), visible, attributes)
         if key is not None:
             self.keys.note(key, mid, now, place >> SHIFT)
             self.transaction.undo(self.keys.forget, key)

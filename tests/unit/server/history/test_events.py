@@ -34,6 +34,7 @@ class Noted(NamedTuple):
     size: int | None
     receives: int | None
     peer: str
+    trace: str | None = None
 
 
 class Recorder:
@@ -44,9 +45,17 @@ class Recorder:
         self._noted: list[Noted] = []
 
     def note(
-        self, event: str, qid: str, mid: int, size: int | None, receives: int | None, *, peer: str | None = None
+        self,
+        event: str,
+        qid: str,
+        mid: int,
+        size: int | None,
+        receives: int | None,
+        *,
+        peer: str | None = None,
+        trace: str | None = None,
     ) -> None:
-        self._noted.append(Noted(event, qid, mid, size, receives, self.peer if peer is None else peer))
+        self._noted.append(Noted(event, qid, mid, size, receives, self.peer if peer is None else peer, trace))
 
     def note_all(
         self, event: str, qid: str, mids: Sequence[int], sizes: Sequence[int], receives: Iterable[int]
@@ -123,6 +132,33 @@ def test_push_names_peer_of_each_client(scene: Scene) -> None:
         Noted("pushed", "q", third, 3, 0, "b"),
         Noted("pushed", "q", fourth, 0, 0, "c"),
     ]
+
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_pushed_has_trace(scene: Scene) -> None:
+    """The event `pushed` has the header `traceparent`, whatever its case, and no other event has. So has that of a
+    copy. One that is too long is left out of the record."""
+    if Feature.HEADERS in scene.engine.cannot:
+        pytest.skip("has no headers")
+    scene.engine.queue("q").push(
+        [
+            Draft(b"1", headers=(("a", "b"), ("TraceParent", TRACE))),
+            Draft(b"2", headers=(("traceparent", "x" * 129),)),
+            Draft(b"3", headers=(("trace", TRACE),)),
+        ]
+    )
+    first, *_ = scene.receive(3)
+    scene.engine.commit()
+    noted = scene.recorder.take()
+    assert [(each.event, each.trace) for each in noted if each.event == "pushed"] == [
+        ("pushed", TRACE), ("pushed", None), ("pushed", None),
+    ]  # fmt: skip
+    assert {each.trace for each in noted if each.event == "received"} == {None}
+    scene.engine.copy("q", first, ["other"])
+    scene.engine.commit()
+    assert [(each.event, each.trace) for each in scene.recorder.take()] == [("pushed", TRACE)]
 
 
 def test_push_of_nothing_is_no_event(scene: Scene) -> None:
@@ -279,6 +315,27 @@ def test_reject_is_dead_and_pushed_events(scene: Scene) -> None:
         Noted("dead", "mails", mid, 3, 1, "me"),
         Noted("pushed", "failed", letter, 3, 0, "me"),
     ]
+
+
+def test_dead_letters_and_published_batches_have_traces(scene: Scene) -> None:
+    """A dead letter has the trace of the message that it was, and what was staged the one that it was staged with."""
+    if {Feature.HEADERS, Feature.REASON, Feature.DEAD} & scene.engine.cannot:
+        pytest.skip("this engine rejects nothing, or has no headers")
+    scene.queue("mails", dead_letter="failed", max_receives=9)
+    mails = scene.engine.queue("mails")
+    [mid] = mails.push([Draft(b"abc", headers=(("traceparent", TRACE),))])
+    scene.engine.receive(["mails"], 1, WINDOW, LOTS)
+    scene.engine.commit()
+    scene.recorder.take()
+    mails.reject(Receipt(mid, 1), "why")
+    scene.engine.commit()
+    assert [(each.event, each.trace) for each in scene.recorder.take()] == [("dead", None), ("pushed", TRACE)]
+    if (batches := mails.batches) is not None:
+        batches.stage("p", (1, 0, 0), [Draft(b"x", headers=(("traceparent", TRACE),)), Draft(b"y")])
+        scene.engine.commit()
+        batches.publish("p", 1, [(0, 0)])
+        scene.engine.commit()
+        assert [each.trace for each in scene.recorder.take()] == [TRACE, None]
 
 
 def test_window_end_with_backoff_is_one_event(scene: Scene) -> None:

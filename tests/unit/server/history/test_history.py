@@ -28,6 +28,17 @@ def test_note_writes_object_with_seven_members(bench: Bench) -> None:
     )
 
 
+def test_note_of_pushed_has_trace_at_its_end(bench: Bench) -> None:
+    """A trace is one more member, also if a producer has put anything there; without one, there is no such member."""
+    bench.history.note("pushed", "orders", EPOCH, 12, 0, trace='00-4b"\né')
+    bench.push(1)
+    bench.history.commit()
+    bench.history.close()
+    traced, plain = lines_of(bench.finished[0])
+    assert list(traced.items())[-2:] == [("peer", PEER), ("traceparent", '00-4b"\né')]
+    assert "traceparent" not in plain
+
+
 def test_commit_gives_lines_of_batch_one_time(bench: Bench) -> None:
     """All events of one commit have the time of its end; later ones are later, in order."""
     bench.push(1, 2)
