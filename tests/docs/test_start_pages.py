@@ -196,6 +196,11 @@ def test_recipes_page_examples(run_console_blocks: Callable[..., int]) -> None:
     assert run_console_blocks(PROJECT / "docs" / "recipes.md") > 30
 
 
+def test_order_page_examples(run_console_blocks: Callable[..., int]) -> None:
+    """Priorities, groups, the order of queues, unique jobs and limits do what the page says."""
+    assert run_console_blocks(PROJECT / "docs" / "order-and-pace.md") > 20
+
+
 DEAD_LETTERS = PROJECT / "docs" / "dead-letters.md"
 
 
@@ -217,8 +222,10 @@ def test_dead_letters_page_program(fenced_blocks: Callable[..., list[object]], t
 DOCS = PROJECT / "docs"
 
 
-def _cells_of(page: str, after: str = "") -> list[list[str]]:
-    text = (DOCS / page).read_text(encoding="utf-8").partition(after)[2] if after else (DOCS / page).read_text("utf-8")
+def _cells_of(page: str, after: str = "", before: str = "\0") -> list[list[str]]:
+    """Returns the cells of the tables of a page, behind one text and before the next other one."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    text = (text.partition(after)[2] if after else text).partition(before)[0]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
 
 
@@ -237,12 +244,15 @@ def test_compare_page_has_section_for_each_queue() -> None:
     """The queues of the tables are those of the sections, which also have what is not a queue server."""
     text = (DOCS / "compare.md").read_text(encoding="utf-8")
     first, *_ = _cells_of("compare.md")
-    others = [row[0].split("](")[0].lstrip("[") for row in _cells_of("compare.md", "Others, in short:")[1:]]
+    others = [row[0].split("](")[0].lstrip("[") for row in _cells_of("compare.md", "Others, in short:", "\n## ")[1:]]
     assert others == ["pgmq", "River", "procrastinate", "Kafka's share groups", "LavinMQ"]
     sections = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
-    assert set(sections) - {"Queues in PostgreSQL", "Celery's brokers", "Files in a directory"} == (
-        {*first[2:], *others} - {"pgmq", "River", "procrastinate"} | {"NATS JetStream"}
-    )
+    assert set(sections) - {
+        "Queues in PostgreSQL",
+        "Celery's brokers",
+        "Files in a directory",
+        "What is different",
+    } == ({*first[2:], *others} - {"pgmq", "River", "procrastinate"} | {"NATS JetStream"})
     assert all(name in text.partition("## Queues in PostgreSQL")[2] for name in others[:3])
 
 

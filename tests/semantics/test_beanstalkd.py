@@ -272,6 +272,13 @@ def test_kick_job(client: QueueClient, q: str, dead: str) -> None:
     assert (message.text, message.receives) == ("b", 1)
 
 
+def test_kick_job_of_a_delayed_message(client: QueueClient, q: str) -> None:
+    """A release of a delayed message ends its delay."""
+    mid = client.push(q, "x", delay=3600)
+    client.release(q, mid)
+    assert take(client, q) == ["x"]
+
+
 def test_stats_tube(client: QueueClient, q: str) -> None:
     """The figures count messages by state, and what was done since the start."""
     mids = client.push_many(q, ["1", "2", "3"])
