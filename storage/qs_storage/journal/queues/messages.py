@@ -98,8 +98,9 @@ class MessageTable(ABC):
         return len(self.index)
 
     def obey_options(self) -> None:
-        """Gives the index the options that concern its order, after they were set."""
+        """Takes note of the options that concern order and pace, after they were set."""
         self.index.configure(self.options.group_in_flight or 1, fair=self.options.fair)
+        self.is_paced = self.options.max_in_flight is not None or self.options.rate is not None
 
     # -- what others are told -------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class MessageTable(ABC):
 
     def freed(self) -> None:
         """Announces that limits may let other messages out, after one that was out is not any more."""
-        if self.index.order is not None or self.options.max_in_flight is not None:
+        if self.index.order is not None or self.is_paced:
             self.arrived()
 
     def hidden(self, expiry: int) -> None:
@@ -409,7 +410,8 @@ class MessageTable(ABC):
         origin = self.origins.pop(mid, None) if self.origins else None
         reason = self._drop_reason(mid, place) if self.reasons else None
         attributes = self._drop_attributes(mid, place) if self.attributes else None
-        self.freed()
+        if self.is_paced or self.index.order is not None:  # `freed` without its call
+            self.arrived()
         return place, receives, facts, held, origin, reason, owners, attributes
 
     def drop_all(self, mids: Sequence[int]) -> Iterable[Dropped]:

@@ -269,10 +269,6 @@ class LogQueue(QueueState):
         super().obey_options()
         self.arrived()  # it may have been paused or limited, and what is there may be too old now
 
-    @property
-    def _is_paced(self) -> bool:
-        return self.options.max_in_flight is not None or self.options.rate is not None
-
     def _allowed(self) -> int:
         """Returns how many messages the queue's limits let out now. If the rate lets none out, announces when it
         will."""
@@ -291,12 +287,12 @@ class LogQueue(QueueState):
         """The number of messages that may be handed out now, without those of a group behind its next one."""
         order = self.index.order
         count = self.index.ready.count if order is None else order.count
-        return min(count, self._allowed()) if count and self._is_paced else count
+        return min(count, self._allowed()) if count and self.is_paced else count
 
     def first_ready(self) -> int | None:
         """Returns the message that is handed out next, None if none may be. Removes those that are over on its way."""
         index = self.index
-        if self._is_paced and not self._allowed():
+        if self.is_paced and not self._allowed():
             return None
         if self.options.retention is None and not self.ends.count:
             return index.first()
@@ -356,7 +352,7 @@ class LogQueue(QueueState):
         """Receives the oldest visible messages, at most count and max_bytes of payload, but always the first. Leaves
         out damaged ones. If the disk cannot read a payload, returns the messages before it, and the next call raises.
         OSError: no message is received."""
-        if self._is_paced and not (count := min(count, self._allowed())):
+        if self.is_paced and not (count := min(count, self._allowed())):
             return []
         # Mostly the oldest ready message is the next one: then there is nothing to ask, not even the clock.
         oldest = self.options.retention is None and self.index.order is None and not self.ends.count
@@ -468,7 +464,7 @@ class LogQueue(QueueState):
 
     def _may_go(self, mid: int) -> bool:
         """Tells whether a visible message may be handed out, though it was asked for by its id."""
-        if self._is_paced and not self._allowed():
+        if self.is_paced and not self._allowed():
             return False
         return self.index.order is None or self.index.order.may_go(mid)
 
