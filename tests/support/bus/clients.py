@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.clients.access import authenticate
-from support.clients.documents import code, mids, payloads, push, push_list, request
+from support.clients.documents import code, mids, payloads, push, request
 from support.clients.documents import req as req_of
 from support.servers.processes import Listening, Wire
 
@@ -80,6 +80,18 @@ def until_silent(wire: Wire, producer: Wire, qid: str) -> None:
 
 LIST = 5
 _QID = re.compile(r"<qid>([^<]*)</qid>")
+_HEADER = re.compile(r'<header name="said">([^<]*)</header>')
+
+
+def headers_of(payload: str) -> dict[str, str]:
+    """Returns the headers with which a publisher pushes a payload: every other one has its own payload as a header."""
+    return {"said": payload} if int(payload.rpartition("-")[2]) % 2 else {}
+
+
+def content_of(payload: str) -> str:
+    """Returns the elements of a message to push."""
+    headers = "".join(f"<header name='{name}'>{text}</header>" for name, text in headers_of(payload).items())
+    return f"{f'<headers>{headers}</headers>' if headers else ''}<payload>{payload}</payload>"
 
 
 @dataclass(frozen=True)
@@ -217,6 +229,8 @@ class Subscriber(threading.Thread):
                     self._journal.trouble.append(line)
             elif "<get-message/>" in line:
                 qid, mid, payload = _QID.findall(line)[0], mids(line)[0], payloads(line)[0]
+                if _HEADER.findall(line) != [*headers_of(payload).values()]:
+                    self._journal.trouble.append(line)
                 if self._releases and mid % 17 == 0 and payload not in self._released:
                     self._released.add(payload)
                     answers.append(release(qid, mid))
@@ -312,7 +326,10 @@ class Publisher(threading.Thread):
         self._number += LIST
         self.unanswered += batch
         whole = self._rng.random() < 0.5
-        requests = [push_list(qid, *batch)] if whole else [push(qid, payload) for payload in batch]
+        requests = [
+            request("push-message", f"<qid>{qid}</qid>{content}")
+            for content in ([_listed(batch)] if whole else map(content_of, batch))
+        ]
         connected.sendall("".join(requests).encode())
         for number in range(len(requests)):
             line = readline().decode()
@@ -326,6 +343,11 @@ class Publisher(threading.Thread):
                 self.answered.append(payload)
             with self._progress:
                 self._progress.notify_all()
+
+
+def _listed(batch: list[str]) -> str:
+    """Returns the element of messages to push together."""
+    return f"<messages>{''.join(f'<message>{content_of(payload)}</message>' for payload in batch)}</messages>"
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qs_client import BusClient
-from support.bus.clients import FileJournal, Journal, Publisher, Subscriber, Where, subscribe
+from support.bus.clients import FileJournal, Journal, Publisher, Subscriber, Where, headers_of, subscribe
 from support.clients.documents import new_queue, request
 from support.faults import CutProxy
 from support.servers.processes import WITH_SUPPORT, BusProcess, ServerProcess, Wire, lasting_port
@@ -88,6 +88,8 @@ class LibrarySubscriber(threading.Thread):
     def run(self) -> None:
         for message in self.messages:
             self._journal.payloads.append(message.text)
+            if message.headers != headers_of(message.text):
+                self._journal.trouble.append(repr(message))
 
     def close(self) -> None:
         self._client.close()
