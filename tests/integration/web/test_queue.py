@@ -140,7 +140,7 @@ def test_headers_and_what_orders_a_message(browser: httpx.Client, client: QueueC
 
 
 def test_content_type(browser: httpx.Client, client: QueueClient, qid: str) -> None:
-    """It decides how a payload is shown, and makes nothing HTML: an image is a size and a file to save, which has the
+    """A content type decides how a payload is shown, and makes nothing HTML: an image is a size and a file to save, which has the
     safe type that every file has."""
     page = "<html><script>alert(1)</script></html>"
     mid = client.push(qid, page, headers={"Content-Type": "text/html"})
