@@ -143,7 +143,7 @@ def test_a_copy_with_other_headers(heading: Bench) -> None:
 
 
 @pytest.mark.parametrize("headers", [TRACE, LARGE], ids=["trace", "large"])
-def test_a_new_message_under_an_old_id(heading: Bench, headers: Headers) -> None:
+def test_a_new_message_under_an_old_id_has_no_headers(heading: Bench, headers: Headers) -> None:
     """Headers go with their message: one that comes under the same id later has its own, or none."""
     bench = heading
     needs(bench, Feature.COPY)

@@ -1,4 +1,4 @@
-"""What clients see of the attributes of messages and the options of order and pace, by the queue's storage."""
+"""Clients see the attributes of messages and the options of order and pace, as the queue's storage has them."""
 
 import re
 from collections.abc import AsyncIterator

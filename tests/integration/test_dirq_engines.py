@@ -74,7 +74,7 @@ def test_what_we_push(shared: Shared) -> None:
 
 
 def test_headers_are_the_table_of_dirq(tmp_path: Path) -> None:
-    """What a program of dirq has in `header` are headers here, and the other way round."""
+    """Headers are what a program of dirq has in `header`, in both directions."""
     with sharing("dirq", tmp_path) as shared:
         theirs = {"b": "tab\t, line\n, \\", "a": "\u20ac", "no name": "x", "qs-x": "y"}
         original = original_dirq(tmp_path / "q", "dirq")

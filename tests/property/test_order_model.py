@@ -250,7 +250,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule()
     def expire_all(self) -> None:
-        """As the server's timer does, which finds everything that is due."""
+        """Expires everything that is due, as the server's timer does."""
         while self.engine.expire(2):
             pass
         self.expire()

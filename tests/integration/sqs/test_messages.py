@@ -82,7 +82,7 @@ def headed(count: int) -> Headers:
 
 
 def test_headers_are_attributes(engine: SqsEngine, other: Any) -> None:
-    """As many headers as SQS has room for are attributes that other programs see, and theirs are headers here."""
+    """Headers are attributes that other programs see, as many as SQS has room for, and theirs are headers here."""
     headers = (*headed(7), ("traceparent", "\u20ac"), ("x.Amazon.y", "z"))
     engine.queue("q").push([Draft(b"x", headers=headers)])
     url = url_of(engine)
@@ -104,7 +104,7 @@ def test_headers_are_attributes(engine: SqsEngine, other: Any) -> None:
 
 
 def test_headers_count_for_the_size(engine: SqsEngine) -> None:
-    """What SQS counts is the message with its attributes."""
+    """SQS counts the message with its attributes."""
     with pytest.raises(QueueFullError, match=f"{MOST_BYTES} is the most"):
         engine.queue("q").push([Draft(b"x" * (MOST_BYTES - 100), headers=(("a", "\u20ac" * 30),))])
 

@@ -140,8 +140,8 @@ def test_headers_and_what_orders_a_message(browser: httpx.Client, client: QueueC
 
 
 def test_content_type(browser: httpx.Client, client: QueueClient, qid: str) -> None:
-    """A content type decides how a payload is shown, and makes nothing HTML: an image is a size and a file to save, which has the
-    safe type that every file has."""
+    """A content type decides how a payload is shown, and makes nothing HTML: an image is a size and a file to save,
+    which has the safe type that every file has."""
     page = "<html><script>alert(1)</script></html>"
     mid = client.push(qid, page, headers={"Content-Type": "text/html"})
     answer = browser.get("/message", params={"q": qid, "id": mid}).text

@@ -189,7 +189,7 @@ def test_bad_headers(given: list[tuple[str, str]], says: str) -> None:
 
 
 def test_headers_at_their_bounds() -> None:
-    """As many headers, and as many bytes, as are allowed."""
+    """A message may have as many headers, and as many bytes of them, as the limits say."""
     kept = dict(MANY[1:HEADERS])
     kept["A.b_c-9" + "x" * 57] = "y" * (HEADER_BYTES - 64 - sum(map(len, kept)))
     assert len(kept) == HEADERS
@@ -254,7 +254,7 @@ def test_bad_options(options: str, says: str) -> None:
 
 
 def test_inline_xml_that_looks_like_headers() -> None:
-    """What stands in a payload is the payload, also if it looks like headers, and however many they are."""
+    """A payload stays the payload, also if it looks like headers, and however many they are."""
     inline = f'<headers xmlns="{NAMESPACE}">{"<header/>" * 99}</headers>'
     for inside in (inline, f'<messages xmlns="{NAMESPACE}"><message>{inline}</message></messages>'):
         message: Any = parse(push(f"<payload>{inside}</payload>"))

@@ -65,7 +65,7 @@ def test_text_that_no_answer_can_carry() -> None:
 
 
 def test_as_many_as_a_message_may_have() -> None:
-    """Of too many headers the first come, and of too much text what fits."""
+    """The first of too many headers come, and of too much text what fits."""
     assert len(headers_among([(f"n{number}", "x") for number in range(MOST + 1)])) == MOST
     large = [("a", "\u00e9" * (MOST_BYTES // 4)), ("b", "\u00e9" * (MOST_BYTES // 4 - 1)), ("c", "x")]
     assert headers_among(large) == tuple(large[:2])

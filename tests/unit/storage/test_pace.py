@@ -1,4 +1,4 @@
-"""How many messages a pace lets out, and when."""
+"""A pace lets out so many messages, and says when the next may go."""
 
 import random
 
@@ -54,7 +54,7 @@ def test_what_is_left_of_a_window_may_go_at_once() -> None:
 
 
 def test_a_new_rate_holds_at_once() -> None:
-    """It begins with a window of its own."""
+    """A changed rate begins with a window of its own."""
     pace = Pace()
     assert take(pace, 5, SECOND) == 5
     assert pace.room(1, SECOND + 1) == 1

@@ -52,8 +52,8 @@ def test_indent_json_keeps_the_meaning(value: object) -> None:
 def test_content_type_chooses_the_view(
     content_type: str, payload: bytes, kind: str, shown: str, views: tuple[str, ...]
 ) -> None:
-    """A content type names the kind, if the payload is of that kind; without a known one, the payload itself tells. Nothing of an image is
-    shown."""
+    """A content type names the kind, if the payload is of that kind; without a known one, the payload itself tells.
+    Nothing of an image is shown."""
     view = view_payload(payload, "", 0, content_type)
     assert (view.kind, view.views) == (kind, views)
     assert view.text == shown or (kind == "binary" and view.text.startswith(shown))

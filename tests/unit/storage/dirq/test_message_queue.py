@@ -182,7 +182,7 @@ def test_a_copy_of_headers_without_a_place(engine: DirectoriesEngine) -> None:
 
 @pytest.mark.parametrize("content", [b"no tab\n", b"a\tb\tc\n", b"\xff", b""], ids=repr)
 def test_a_table_that_is_none(engine: DirectoriesEngine, tmp_path: Path, content: bytes) -> None:
-    """What another program wrote wrongly in the place of the table counts as no headers."""
+    """A table that another program wrote wrongly counts as no headers."""
     engine.create("q", Options(storage="dirq"))
     engine.queue("q").push([Draft(b"x", headers=(("a", "b"),))])
     engine.commit()

@@ -208,7 +208,7 @@ STORES: dict[str, Callable[[Path, Disk], HeaderStore]] = {
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("headers", [SMALL, LARGE], ids=["small", "large"])
-def test_round_trip(tmp_path: Path, kind: str, headers: Headers) -> None:
+def test_headers_round_trip(tmp_path: Path, kind: str, headers: Headers) -> None:
     """Headers are found where they were written, and read as written; nothing once they are forgotten."""
     store = STORES[kind](tmp_path, Disk())
     (tmp_path / "5").touch()
