@@ -271,10 +271,12 @@ class Interruption:
 
     def __enter__(self) -> None:
         self._before = sys.gettrace()
+        gc.disable()  # what it finds runs code of the client too: an interrupt there would hit no call of this test
         sys.settrace(self._trace)
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
+        gc.enable()
 
     def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
         if frame.f_code.co_filename not in OWN:
@@ -344,10 +346,10 @@ def check(server: Server, pushes: Pushes, results: dict[int, Callable[[], int]],
 
 
 SCENARIOS: list[tuple[int, frozenset[int], Pushes]] = [
-    (2 * MIB, frozenset(), [("q", None)] * 3),  # each waits for the one before
-    (400_000, frozenset(), [("q", None)] * 5),  # several answers come together
-    (400_000, frozenset(), [("none", None)] * 4),
-    (400_000, frozenset({1}), [("q", None), ("q", "key"), ("q", None), ("q", "other"), ("q", None)]),
+    (2 * MIB, frozenset(), [("q", None)] * 2),  # the second waits for the first
+    (600_000, frozenset(), [("q", None)] * 3),  # two answers come together
+    (600_000, frozenset(), [("none", None)] * 3),
+    (600_000, frozenset({1}), [("q", None), ("q", "key"), ("q", None)]),
 ]
 
 
