@@ -38,9 +38,14 @@ class Attributes(NamedTuple):
         group = self.group.encode()
         return _FIXED.pack(self.priority, self.expires, self.key or _NO_KEY, self.headers, len(group)) + group
 
-    def elsewhere(self) -> "Attributes | None":
-        """Returns the attributes of the message in another queue, to which it moves or is copied; None if none are
-        left. A key belongs to one queue. A lifetime too: a dead letter is kept for whoever looks into it."""
+    def copied(self) -> "Attributes | None":
+        """Returns the attributes of a copy in another queue, None if none are left: a key belongs to one queue."""
+        left = self._replace(key=b"")
+        return left if any(left) else None
+
+    def moved(self) -> "Attributes | None":
+        """Returns the attributes of the message after it has moved to another queue, None if none are left: a dead
+        letter is kept for whoever looks into it."""
         left = self._replace(expires=0, key=b"")
         return left if any(left) else None
 

@@ -33,7 +33,7 @@ def move(  # noqa: PLR0917
     dropped = source.drop(mid, releases=False)
     place, size, attributes = dropped[0], dropped[2] >> SIZE_SHIFT, dropped[-1]
     if attributes is not None:
-        attributes = attributes.elsewhere()
+        attributes = attributes.moved()
     record = records.Transfer(target.number, new, source.number, mid, place, size, origin, attributes)
     transaction.append(record.write())
     owners = store.hand_over(place, source, mid, (target.number, new))

@@ -237,7 +237,7 @@ class LogQueue(QueueState):
             place, size = shares.places.get(mid) or 0, shares.index.size(mid)
             attributes = shares.attributes.get(mid)
             if attributes is not None:
-                attributes = attributes.elsewhere()
+                attributes = attributes.copied()
             record = records.Shared(self.number, mid, *READY, place, size, shares.number, attributes)
             self.transaction.append(record.write())
             # From here on, a payload of one queue may be needed by the other.
