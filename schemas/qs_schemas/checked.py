@@ -16,6 +16,8 @@ from typing import Any, TypeVar, dataclass_transform, get_args, get_origin, over
 
 _C = TypeVar("_C")
 _MISSING: Any = object()  # stands for an argument that was not given, where None could be one
+_LITERALS: dict[Any, str] = {list: "[]", dict: "{}"}
+"""What makes an empty list or dict in less time than a call."""
 _Check = Callable[[str, Any], Any]
 """A function of a field's name and a value that returns the value as it is kept."""
 
@@ -142,7 +144,8 @@ def _constructor(cls: type[Any], checks: dict[str, _Check]) -> Callable[..., Non
             scope[f"default_{name}"], parameter = field.default, f"{name}=default_{name}"
         elif field.default_factory is not dataclasses.MISSING:
             scope[f"new_{name}"], parameter = field.default_factory, f"{name}=missing"
-            value = f"new_{name}() if {name} is missing else {value}"
+            made = _LITERALS.get(field.default_factory, f"new_{name}()")
+            value = f"{made} if {name} is missing else {value}"
         (named if field.kw_only else positional).append(parameter)
         body.append(f"    self.{'_' if name in checks else ''}{name} = {value}")
     parameters = ", ".join(["self", *positional, *(["*", *named] if named else [])])

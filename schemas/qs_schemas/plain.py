@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from .limits import QID, REQ, Limits
+from .headers import checked_headers
+from .limits import GROUP, HEADERS, QID, REQ, Limits
 from .messages import (
     CopyMessage,
     DeleteMessage,
@@ -43,9 +44,9 @@ from .wire import DRAFT, NAMESPACE, OP, Kind, attribute
 Found = tuple[Message, int]
 """A message, and the end of the white space behind its document."""
 
-_DEPTH, _ATTRIBUTES, _ELEMENTS = 4, 12, 8
-"""The depth, attributes and elements that a plain document has at most, not counting the entries of its list. Where the
-limits are lower, nothing is plain, so that no reader has to count."""
+_DEPTH, _ATTRIBUTES, _ELEMENTS = 5, 12, 8
+"""The depth, attributes and elements that a plain document has at most, not counting the entries of its list and
+headers. Where the limits are lower, nothing is plain, so that no reader has to count."""
 _REMEMBERED = 1024
 """Names, and lists of attributes, whose values are cached, the last ones of each: a client repeats them."""
 
@@ -63,14 +64,21 @@ _HEAD = re.compile(
 )
 _ONLY = re.compile(_END)
 _ENCODED = re.compile(_PAYLOAD + _END)
+_QID_OPEN = b"<qid>"
 _OPEN, _CLOSE, _LINE_END = b"<payload>", b"</payload></qs>", b"\r\n"
 _BARE_MID = re.compile(rb"<mid>%b</mid>" % _NUMBER + _END)
+_HEADERS = rb'<headers>((?>(?:<header name="[A-Za-z0-9._-]{1,64}+">[^<]*+</header>)*))</headers>'
+_HEADERS_OPEN, _A_HEADER = b"<headers>", re.compile(rb'<header name="([^"]++)">([^<]*+)</header>')
+_THERE = rb'(?: priority="([0-9])"|)(?: group="([^"]{1,%d}+)"|)(?: expires-at="%b"|)' % (GROUP, _NUMBER)
+"""Attributes that a message has if it was pushed with them."""
 _MID_WITH = (
     rb'<mid(?: status="(ready|delivered|in-flight|delayed)"|)(?: receives="%b"|)(?: pushed-at="%b"|)'
-    rb'(?: visible-at="%b"|)>%b</mid>' % (_NUMBER, _NUMBER, _NUMBER, _NUMBER) + _END
+    rb'(?: visible-at="%b"|)' % (_NUMBER, _NUMBER, _NUMBER)
 )
-_MID = re.compile(_MID_WITH)
-_PAYLOAD_AND_MID = re.compile(rb"(?:%b|)%b" % (_PAYLOAD, _MID_WITH))
+_MID = re.compile(_MID_WITH + rb">%b</mid>" % _NUMBER + _END)
+_MID_THERE = re.compile(_MID_WITH + _THERE + rb">%b</mid>" % _NUMBER + _END)
+_ENCODED_ONE = re.compile(_PAYLOAD)
+_ALL_HEADERS = re.compile(_HEADERS)
 _PAYLOAD_END = b"</payload>"
 _MIDS = re.compile(rb'<messages>((?>(?:<mid(?: receives="[0-9]{1,18}+"|)>[0-9]{1,18}+</mid>)*))</messages>' + _END)
 _A_MID = re.compile(rb'<mid(?: receives="%b"|)>%b</mid>' % (_NUMBER, _NUMBER))
@@ -81,13 +89,13 @@ _BETWEEN = b"</payload></message><message><payload>"
 _DRAFTS = re.compile(
     rb"<messages><message><payload>((?>(?:[^<]*+%b)*)[^<]*+)</payload></message></messages>" % _BETWEEN + _END
 )
-_DRAFT = re.compile(rb"<message([^>]{0,300}+)>" + _PAYLOAD + rb"</message>")
-_DELIVERY = re.compile(
-    rb'<message(?: qid="([^"]{1,%d}+)"|) mid="%b"(?: receives="%b"|)(?: pushed-at="%b"|)(?: visible-at="%b"|)>'
+_DRAFT = re.compile(rb"<message([^>]{0,300}+)>(?:%b|)" % _HEADERS + _PAYLOAD + rb"</message>")
+_DELIVERY_WITH = (
+    rb'<message(?: qid="([^"]{1,%d}+)"|) mid="%b"(?: receives="%b"|)(?: pushed-at="%b"|)(?: visible-at="%b"|)'
     % (QID, _NUMBER, _NUMBER, _NUMBER, _NUMBER)
-    + _PAYLOAD
-    + rb"</message>"
 )
+_DELIVERY = re.compile(_DELIVERY_WITH + rb">" + _PAYLOAD + rb"</message>")
+_DELIVERY_THERE = re.compile(_DELIVERY_WITH + _THERE + rb">(?:%b|)" % _HEADERS + _PAYLOAD + rb"</message>")
 _ATTRIBUTE = re.compile(rb' ([a-z-]++)="([^"]*+)"')
 
 # -- values ---------------------------------------------------------------------------------------------------------
@@ -282,7 +290,7 @@ def _check_length(entries: int, elements: int, limits: Limits) -> None:
         raise _NotPlainError
 
 
-def _push(  # noqa: C901 - its steps, without a call each
+def _push(  # noqa: C901, PLR0912 - its steps, without a call each
     data: _Data, at: int, qid: str | None, request: bool, limits: Limits
 ) -> Found:
     payload: bytes | None = None
@@ -309,6 +317,13 @@ def _push(  # noqa: C901 - its steps, without a call each
         mid, end = int(bare[1]), bare.end()
     elif (encoded := _ENCODED.match(data, at)) is not None:
         payload, end = _payload(encoded[1], encoded[2]), encoded.end()
+    elif data.startswith(_HEADERS_OPEN, at):
+        headers, at = _read_headers(data, at, limits)
+        if data.startswith(_HEADERS_OPEN, at):  # there are none twice
+            raise _NotPlainError
+        found = _push(data, at, qid, request, limits)
+        found[0].headers = _given(headers)  # type: ignore[attr-defined]
+        return found
     elif request or data.startswith(b"<messages><message", at):
         drafts, end = _drafts(data, at, limits)
     else:
@@ -349,18 +364,22 @@ def _drafts(data: _Data, at: int, limits: Limits) -> tuple[list[Draft], int]:
 
 def _drafts_one_by_one(data: _Data, at: int, limits: Limits) -> tuple[list[Draft], int]:
     at = _match(_LIST, data, at).end()
-    entries: list[tuple[bytes, bytes | None, bytes]] = []
+    entries: list[tuple[bytes, bytes | None, bytes | None, bytes]] = []
     while (entry := _DRAFT.match(data, at)) is not None:
         entries.append(entry.groups())  # type: ignore[arg-type]
         at = entry.end()
     _check_length(len(entries), 2 * len(entries), limits)
     drafts: list[Draft] = []
-    for (attributes, encoded, _), text in zip(entries, _texts([written for _, _, written in entries]), strict=True):
+    left = limits.elements - _ELEMENTS - 2 * len(entries)
+    for (attributes, headers, encoded, _), text in zip(entries, _texts([entry[3] for entry in entries]), strict=True):
         draft = Draft(_decoded(encoded, text))
+        if headers is not None:
+            draft.headers = _given(pairs := _pairs(headers))
+            left -= 1 + len(pairs)
         for field, value in _attributes(_DRAFT_ENTRY, attributes):
             setattr(draft, field, value)
         drafts.append(draft)
-    if not drafts:
+    if not drafts or left < 0:
         raise _NotPlainError
     return drafts, _match(_LIST_END, data, at).end()
 
@@ -390,14 +409,38 @@ def _stage(data: _Data, at: int, qid: str | None, request: bool, limits: Limits)
     return StageMessages(qid, _qid(producer[1]), messages=drafts), end
 
 
+def _pairs(written: bytes) -> list[tuple[str, str]]:
+    """Reads headers. written: the bytes between the tags of `headers`."""
+    return [(name.decode(), _text(text).decode()) for name, text in _A_HEADER.findall(written)]
+
+
+def _given(headers: list[tuple[str, str]]) -> dict[str, str]:
+    """Returns the headers of a message to push, if they are allowed."""
+    try:
+        return checked_headers(headers)
+    except ValueError:
+        raise _NotPlainError from None  # the parser says what is wrong
+
+
+def _read_headers(data: _Data, at: int, limits: Limits) -> tuple[list[tuple[str, str]], int]:
+    """Reads the headers beside a payload. Returns them and the offset behind them."""
+    found = _match(_ALL_HEADERS, data, at)
+    headers = _pairs(found[1])
+    if len(headers) > HEADERS or len(headers) + 1 + _ELEMENTS > limits.elements:
+        raise _NotPlainError
+    return headers, found.end()
+
+
 def _deliveries(data: _Data, at: int, limits: Limits) -> tuple[list[Delivery], int]:
-    at = _match(_LIST, data, at).end()
+    start = at = _match(_LIST, data, at).end()
     entries: list[tuple[Any, ...]] = []
     while (entry := _DELIVERY.match(data, at)) is not None:
         entries.append(entry.groups())
         at = entry.end()
+    if (found := _LIST_END.match(data, at)) is None:
+        return _deliveries_one_by_one(data, start, limits)
     _check_length(len(entries), 2 * len(entries), limits)
-    end = _match(_LIST_END, data, at).end()
+    end = found.end()
     deliveries = [
         Delivery(
             int(mid),
@@ -412,6 +455,35 @@ def _deliveries(data: _Data, at: int, limits: Limits) -> tuple[list[Delivery], i
         )
     ]
     return deliveries, end
+
+
+def _deliveries_one_by_one(data: _Data, at: int, limits: Limits) -> tuple[list[Delivery], int]:
+    """Reads deliveries that have headers, or attributes with which they were pushed."""
+    deliveries: list[Delivery] = []
+    elements = 0
+    while (entry := _DELIVERY_THERE.match(data, at)) is not None:
+        of, mid, receives, pushed_at, visible_at, priority, group, expires_at, headers, encoded, text = entry.groups()
+        pairs = () if headers is None else _pairs(headers)
+        elements += 3 + len(pairs)
+        if len(pairs) > HEADERS:
+            raise _NotPlainError
+        deliveries.append(
+            Delivery(
+                int(mid),
+                _payload(encoded, text),
+                None if of is None else _qid(of),
+                _whole(receives),
+                _whole(pushed_at),
+                _whole(visible_at),
+                priority=_whole(priority),
+                group=None if group is None else _value(group),
+                expires_at=_whole(expires_at),
+                headers=dict(pairs),
+            )
+        )
+        at = entry.end()
+    _check_length(len(deliveries), elements, limits)
+    return deliveries, _match(_LIST_END, data, at).end()
 
 
 def _mids(data: _Data, at: int, request: bool, limits: Limits) -> tuple[list[int | Receipt], int]:
@@ -456,20 +528,24 @@ def _release_or_extend(cls: type[ReleaseMessage] | type[ExtendMessage]) -> _Read
 
 
 def _get(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -> Found:
-    payload: bytes | None = None
+    payload = priority = group = expires_at = None
+    headers: list[tuple[str, str]] = []
+    if data.startswith(_HEADERS_OPEN, at):
+        headers, at = _read_headers(data, at, limits)
     if data.startswith(_OPEN, at):  # as in `_push`
         start = at + len(_OPEN)
         stop = data.find(b"<", start)
         if not data.startswith(_PAYLOAD_END, stop):
             raise _NotPlainError
         payload = _text(bytes(data[start:stop]))
-        found = _match(_MID, data, stop + len(_PAYLOAD_END))
+        at = stop + len(_PAYLOAD_END)
+    elif (encoded := _ENCODED_ONE.match(data, at)) is not None:
+        payload, at = _payload(encoded[1], encoded[2]), encoded.end()
+    if (found := _MID.match(data, at)) is not None:
         status, receives, pushed_at, visible_at, mid = found.groups()
     else:
-        found = _match(_PAYLOAD_AND_MID, data, at)
-        encoded, text, status, receives, pushed_at, visible_at, mid = found.groups()
-        if text is not None:
-            payload = _payload(encoded, text)
+        found = _match(_MID_THERE, data, at)
+        status, receives, pushed_at, visible_at, priority, group, expires_at, mid = found.groups()
     message = GetMessage(
         qid,
         int(mid),
@@ -481,6 +557,14 @@ def _get(data: _Data, at: int, qid: str | None, request: bool, limits: Limits) -
         None if pushed_at is None else int(pushed_at),
         None if visible_at is None else int(visible_at),
     )
+    if headers:
+        message.headers = dict(headers)
+    if priority is not None:
+        message.priority = int(priority)
+    if group is not None:
+        message.group = _value(group)
+    if expires_at is not None:
+        message.expires_at = int(expires_at)
     return message, found.end()
 
 
@@ -570,6 +654,9 @@ class PlainReader:
                     raise _NotPlainError
                 message._resp = resp.decode()  # type: ignore[misc]
         except _NotPlainError:
+            if known is not None and known[1][1] is None and data.startswith(known[0] + _QID_OPEN, stop):
+                self._heads.clear()  # a head without a queue is the beginning of one with a queue
+                return self.read(data, at)
             return None
         return found
 

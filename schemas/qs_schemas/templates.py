@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from .limits import KEY, QID, REQ
+from .headers import checked_headers
+from .limits import GROUP, KEY, QID, REQ
 from .messages import (
     CopyMessage,
     DeleteMessage,
@@ -28,7 +29,7 @@ from .messages import (
     ReleaseMessage,
     StageMessages,
 )
-from .serializing import check_lengths, serialize, write_payload, write_payloads
+from .serializing import check_lengths, serialize, write_headers, write_payload, write_payloads
 from .text import escape
 from .wire import NAMESPACE, seconds
 
@@ -96,16 +97,20 @@ def _mids(mids: Sequence[int | Receipt]) -> bytes:
 
 
 # The functions below read `_key`, `_qid` and the like: reading through the property would cost a call each time.
-def _push(message: PushMessage) -> Written:  # noqa: C901 - its steps, without a call each
-    attributes = "" if message.delay is None else _seconds("delay", message.delay)
-    if message._headers or message._group is not None or message.unique is not False:
-        raise _NoTemplateError
-    if message.priority is not None or message.expires is not None:
-        raise _NoTemplateError
-    if message._key is not None:
-        if not 0 < len(message._key) <= KEY:
+def _push(message: PushMessage) -> Written:
+    attributes = ""
+    if (
+        message.delay is not None
+        or message._key is not None
+        or message.unique is not False
+        or message.priority is not None
+        or message.expires is not None
+        or message._group is not None
+        or message._headers
+    ):
+        attributes = _of_draft(message, message._type == "request")
+        if message._headers and (message.payload is None or message.mid is not None):
             raise _NoTemplateError
-        attributes += f' key="{escape(message._key)}"'
     qid, payload, mid = _qid(message._qid), message.payload, message.mid
     if mid is not None:
         if payload is not None or message.messages or message.mids or type(mid) is not int:
@@ -114,7 +119,8 @@ def _push(message: PushMessage) -> Written:  # noqa: C901 - its steps, without a
     if payload is not None:
         if message.messages or message.mids or not isinstance(payload, bytes | str):
             raise _NoTemplateError
-        return attributes, qid, write_payload(payload, message._type == "request")
+        written = write_payload(payload, message._type == "request")
+        return attributes, qid, write_headers(message._headers) + written if message._headers else written
     if message.messages:
         if message.mids:
             raise _NoTemplateError
@@ -124,6 +130,27 @@ def _push(message: PushMessage) -> Written:  # noqa: C901 - its steps, without a
     return attributes, qid, _mids(message.mids)
 
 
+def _of_draft(message: PushMessage | Draft, request: bool) -> str:
+    """Writes the attributes of a message to push, and checks its headers."""
+    key, group = message.key, message.group
+    if type(message.unique) is not bool:
+        raise _NoTemplateError
+    if message.headers:
+        if not request:
+            raise _NoTemplateError
+        checked_headers(message.headers.items())
+    if (key is not None and not 0 < len(key) <= KEY) or (group is not None and not 0 < len(group) <= GROUP):
+        raise _NoTemplateError
+    return (
+        _seconds("delay", message.delay)
+        + ("" if key is None else f' key="{escape(key)}"')
+        + (' unique="yes"' if message.unique else "")
+        + _number("priority", message.priority)
+        + _seconds("expires", message.expires)
+        + ("" if group is None else f' group="{escape(group)}"')
+    )
+
+
 def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
     parts = [b"<messages>"]
     if set(map(type, drafts)) != {Draft}:
@@ -131,15 +158,18 @@ def _drafts(drafts: list[Draft], shortest: bool) -> bytes:
     payloads = write_payloads([draft.payload for draft in drafts], shortest)
     for draft, payload in zip(drafts, payloads, strict=True):
         start = b"<message>"
-        if draft.headers or draft.group is not None or draft.unique is not False:
-            raise _NoTemplateError
-        if draft.priority is not None or draft.expires is not None:
-            raise _NoTemplateError
-        if draft.delay is not None or draft.key is not None:
-            if draft.key is not None and not 0 < len(draft.key) <= KEY:
-                raise _NoTemplateError
-            key = "" if draft.key is None else f' key="{escape(draft.key)}"'
-            start = f"<message{_seconds('delay', draft.delay)}{key}>".encode()
+        if (
+            draft.delay is not None
+            or draft.key is not None
+            or draft.unique is not False
+            or draft.priority is not None
+            or draft.expires is not None
+            or draft.group is not None
+            or draft.headers
+        ):
+            start = f"<message{_of_draft(draft, shortest)}>".encode()
+            if draft.headers:
+                start += write_headers(draft.headers)
         parts += (start, payload, b"</message>")
     parts.append(b"</messages>")
     return b"".join(parts)
@@ -166,31 +196,48 @@ def _deliveries(deliveries: list[Delivery]) -> bytes:
     heads: list[bytes] = []
     payloads: list[bytes] = []
     for delivery in deliveries:
-        if type(delivery) is not Delivery or _is_unusual(delivery) or delivery.status is not None:
+        if type(delivery) is not Delivery or _is_dead(delivery) or delivery.status is not None:
             raise _NoTemplateError
         mid, receives, pushed_at, visible_at = delivery.mid, delivery.receives, delivery.pushed_at, delivery.visible_at
         if not (type(mid) is type(receives) is type(pushed_at) is int):
             raise _NoTemplateError
         until = "" if visible_at is None else f' visible-at="{_whole(visible_at)}"'
         qid = "" if delivery.qid is None else f' qid="{_name(delivery.qid)}"'
-        heads.append(f'<message{qid} mid="{mid}" receives="{receives}" pushed-at="{pushed_at}"{until}>'.encode())
+        head = f'<message{qid} mid="{mid}" receives="{receives}" pushed-at="{pushed_at}"{until}'
+        if (
+            delivery.headers
+            or delivery.priority is not None
+            or delivery.group is not None
+            or delivery.expires_at is not None
+        ):
+            start = f"{head}{_there(delivery)}>".encode()
+            heads.append(start + write_headers(delivery.headers) if delivery.headers else start)
+        else:
+            heads.append(f"{head}>".encode())
         payloads.append(delivery.payload)
     parts = [b"<messages>"]
-    for head, payload in zip(heads, write_payloads(payloads), strict=True):
-        parts += (head, payload, b"</message>")
+    for start, payload in zip(heads, write_payloads(payloads), strict=True):
+        parts += (start, payload, b"</message>")
     parts.append(b"</messages>")
     return b"".join(parts)
 
 
-def _is_unusual(message: Delivery | GetMessage) -> bool:
-    """Tells whether a message has a field that few messages have: dead letters, those that were released with a reason,
-    and those that were pushed with attributes or headers."""
+def _there(message: Delivery | GetMessage) -> str:
+    """Writes the attributes that a message has if it was pushed with them."""
+    group = message.group
+    if group is not None and (type(group) is not str or not 0 < len(group) <= GROUP):
+        raise _NoTemplateError
+    return (
+        _number("priority", message.priority)
+        + ("" if group is None else f' group="{escape(group)}"')
+        + _number("expires-at", message.expires_at)
+    )
+
+
+def _is_dead(message: Delivery | GetMessage) -> bool:
+    """Tells whether a message has a field that only dead letters have, or messages that were released with a reason."""
     return (
         message.reason is not None
-        or message.priority is not None
-        or message.group is not None
-        or message.expires_at is not None
-        or message.headers != {}
         or message.dead_from is not None
         or message.dead_mid is not None
         or message.dead_receives is not None
@@ -243,7 +290,7 @@ def _copy(message: CopyMessage) -> Written:
 
 def _get(message: GetMessage) -> Written:
     status, payload = message.status, message.payload
-    if type(message.peek) is not bool or _is_unusual(message) or message.messages or message.mids or message.more:
+    if type(message.peek) is not bool or _is_dead(message) or message.messages or message.mids or message.more:
         raise _NoTemplateError
     attributes = ' peek="yes"' if message.peek else ""
     if message.visibility is not None:
@@ -253,11 +300,17 @@ def _get(message: GetMessage) -> Written:
         + _number("receives", message.receives)
         + _number("pushed-at", message.pushed_at)
         + _number("visible-at", message.visible_at)
-        + f">{_whole(message.mid)}</mid>"
     )
+    headers = message._headers
+    if headers or message.priority is not None or message._group is not None or message.expires_at is not None:
+        mid += _there(message)
+    mid += f">{_whole(message.mid)}</mid>"
     if payload is None:
+        if headers:
+            raise _NoTemplateError
         return attributes, _qid(message.qid) + mid, b""
-    return attributes, _qid(message.qid), write_payload(payload, message._type == "request") + mid.encode()
+    written = write_payload(payload, message._type == "request") + mid.encode()
+    return attributes, _qid(message.qid), write_headers(headers) + written if headers else written
 
 
 def _release(message: ReleaseMessage) -> Written:

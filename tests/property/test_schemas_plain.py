@@ -172,7 +172,11 @@ PUT = [
     b"<message><payload>p</payload></message>", b"</payload></message><message><payload>", b"<count>1</count>",
     b"<queues><queue>a</queue></queues>", b"</qs>", b"<qs>", b"<qs " + NS + b"><op><ping/></op></qs>", b"<ping />",
     b"<ping></ping>", b"</payload>", b"<payload>", b'<payload encoding="base64">', b"eA==", b"eA=", b"</mid>",
-    b"</qid>",
+    b"</qid>", b"<headers></headers>", b"<headers/>", b"</headers>", b'<headers><header name="a">1</header></headers>',
+    b'<header name="a">1</header>', b'<header name="qs-a">1</header>', b'<header name="a" x="">1</header>',
+    b'<header name="' + b"n" * 65 + b'">1</header>', b' name="a"', b' priority="5"', b' priority="10"', b' group="g"',
+    b' group=""', b' group="' + b"g" * 129 + b'"', b' expires="1.5"', b' expires="0"', b' expires="00.0"',
+    b' expires-at="1"', b' unique="yes"', b' unique="maybe"', b' order="given"', b' order="any"',
 ]  # fmt: skip
 CHANGES = [
     (b'"', b"'"), (b"><", b">\n<"), (b"/>", b" />"), (b"/></op>", b"></ping></op>"), (b"\r\n", b""), (b"x",
@@ -181,6 +185,9 @@ CHANGES = [
     (b"push-message", b"stage-messages"), (b"push-message", b"delete-message"), (b"messages", b"m"),
     (b"receive-message", b"get-claim"), (b"<mid>", b'<mid status="ready">'), (b"<message>", b'<message delay="1">'),
     (b"http://purl.oclc.org/DEFUZE/qs", b"u:u"), (b"x", b"&#13;"), (b"x", b"\r"), (b"<op>", b'<op key="k" delay="2">'),
+    (b"<payload>", b'<headers><header name="a">x</header><header name="b">&lt;</header></headers><payload>'),
+    (b"<message>", b'<message group="g" priority="3" unique="yes" key="k">'), (b"<op>", b'<op order="given">'),
+    (b"<mid>", b'<mid priority="3" group="g" expires-at="1">'), (b'<header name="', b'<header name="A'),
     (b"<op>", b'<op delay="2" wait="3">'), (b"<op>", b'<op max="2" wait="3">'), (b"<op>", b'<op max="2" max="3">'),
 ]  # fmt: skip
 
@@ -203,8 +210,9 @@ def nearly(draw: st.DrawFn) -> bytes:
 
 
 BOUNDS = [
-    Limits(), CLIENT_LIMITS, Limits(document=200), Limits(document=160), Limits(depth=4), Limits(depth=3),
+    Limits(), CLIENT_LIMITS, Limits(document=200), Limits(document=160), Limits(depth=5), Limits(depth=3),
     Limits(attributes=12), Limits(attributes=3), Limits(list_length=2), Limits(elements=8), Limits(elements=10),
+    Limits(depth=4), Limits(elements=12),
 ]  # fmt: skip
 PARSED: dict[str, int] = {"plain": 0, "not": 0}
 READERS = {limits: PlainReader(limits) for limits in BOUNDS}
@@ -337,6 +345,9 @@ def test_lanes_agree(data: bytes, at: list[int], more: st.DataObject) -> None:
 
 X = b"x" * 100
 RECEIVED = [Delivery(mid, X, "orders", 1, 1700000000000000, 1700000060000000) for mid in range(50)]
+KEPT = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "Content-Type": 'a/b; c="d&é"\r\n'}
+SAID: dict[str, Any] = {"unique": True, "priority": 9, "expires": 2.5, "group": "customer 17", "headers": KEPT}
+SHOWN: dict[str, Any] = {"priority": 9, "group": "customer 17", "expires_at": 1700000060000000, "headers": KEPT}
 USUAL = [
     PushMessage("orders", X), PushMessage("orders", b"a\n<b>&amp;\r\n", 1.5, "k-1"), PushMessage("größe", "ß".encode()),
     PushMessage("orders", b"\xff\x00"), PushMessage("orders", messages=[Draft(X)] * 50),
@@ -344,7 +355,11 @@ USUAL = [
     ReceiveMessage("orders", max=10, visibility=30.0, wait=20.0), ReceiveMessage("orders"),
     DeleteMessage("orders", 7), DeleteMessage("orders", 7, 2), DeleteMessage("orders", mids=[1, Receipt(2, 3)]),
     ReleaseMessage("orders", 7, 2, 1.0), ExtendMessage("orders", 7, 2, 60.0), GetMessage("orders", 7, peek=True),
-    Ping(), StageMessages("orders", "shop", 0, 1, 2, messages=[Draft(X)] * 50),
+    Ping(), StageMessages("orders", "shop", 0, 1, 2, messages=[Draft(X)] * 50), ReceiveMessage("orders", order="given"),
+    PushMessage("orders", X, headers=KEPT), PushMessage("orders", X, 1.5, "k", **SAID),
+    PushMessage("orders", b"\0", **SAID),
+    PushMessage("orders", messages=[Draft(X, headers=KEPT), Draft(X, 1.0, "k", **SAID), Draft(X)]),
+    StageMessages("orders", "shop", 0, 1, 2, messages=[Draft(X, headers=KEPT)] * 50),
 ]  # fmt: skip
 ANSWERS = [
     PushMessage("orders", mid=7), PushMessage("orders", mids=list(range(50))), ReceiveMessage(messages=RECEIVED),
@@ -353,6 +368,10 @@ ANSWERS = [
     GetMessage("orders", 7, status="delayed", visible_at=2), ReleaseMessage("orders", 7, visible_at=1),
     ExtendMessage("orders", 7, visible_at=1), Ping(),
     GetClaim("orders", messages=[Delivery(mid, X, None, 1, 1700000000000000) for mid in range(50)]),
+    GetMessage("orders", 7, payload=X, status="delivered", receives=1, pushed_at=1, **SHOWN),
+    GetMessage("orders", 7, payload=b"\0", headers=KEPT), GetMessage("orders", 7, status="delayed", priority=3),
+    ReceiveMessage(messages=[*RECEIVED, Delivery(5, X, "orders", 1, 17, 18, **SHOWN), *RECEIVED]),
+    GetClaim("orders", messages=[Delivery(mid, X, None, 1, 17, headers=KEPT) for mid in range(50)]),
 ]  # fmt: skip
 for answer in ANSWERS:
     answer.type, answer.req, answer.resp = "response", "qs-17", "0f" * 32
@@ -431,6 +450,10 @@ def test_a_head_without_a_queue() -> None:
         message = GetMessage(qid, 1, payload=b"x", status="delivered", req="1", type="response")
         data = serialize(message)
         assert reader.read(data) == (message, len(data))
+    for qid in (None, "q", None):
+        answer = ReceiveMessage(qid, max=10, type="response")
+        data = serialize(answer)
+        assert reader.read(data) == (answer, len(data))
 
 
 def test_long_heads_are_not_remembered() -> None:

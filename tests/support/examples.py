@@ -45,7 +45,8 @@ _NUMBERS = ["0", "1", "7", "007", "30", "1760000000000000", "9" * 18, "0" * 18]
 _DURATIONS = ["0", "5", "0.25", "30", "999999999", "007.5", "1.000000001", "0.0"]
 _BASE64 = ["", "eA==", "AAEC", "/w==", "e A==", "eA=", "@", "eA==eA=="]
 _OPERATIONS = {
-    "push-message": ["delay", "key"], "receive-message": ["max", "wait", "visibility"], "get-message": ["peek",
+    "push-message": ["delay", "key", "unique", "priority", "expires", "group"],
+    "receive-message": ["max", "wait", "visibility", "order"], "get-message": ["peek",
     "visibility"],
     "delete-message": [], "release-message": ["delay"], "extend-message": ["visibility"], "ping": [], "get-claim": [],
     "stage-messages": ["batch", "part", "attempt"],
@@ -87,16 +88,35 @@ def plain(rng: random.Random) -> bytes:
 
 
 def _value(rng: random.Random, name: str) -> str:
-    if name in ("delay", "wait", "visibility"):
+    if name in ("delay", "wait", "visibility", "expires"):
         return rng.choice(_DURATIONS)
-    if name == "key":
-        return rng.choice(["k", "a b", "k" * 200, "x'y", "~!#$%", f"k{rng.random()}"])
-    return rng.choice(["yes", "no"]) if name == "peek" else rng.choice(_NUMBERS)
+    if name in ("key", "group"):
+        return rng.choice(["k", "a b", "k" * 128, "x'y", "~!#$%", f"k{rng.random()}", "größe"])
+    if name == "order":
+        return rng.choice(["oldest", "given"])
+    return rng.choice(["yes", "no"]) if name in ("peek", "unique") else rng.choice(_NUMBERS)
 
 
 def _text(rng: random.Random) -> str:
     last = _PLAIN_TEXTS if rng.random() < 0.97 else len(_TEXTS)
     return "".join(_TEXTS[rng.randrange(last)] for _ in range(rng.choice([0, 1, 1, 2, 3, 8])))
+
+
+def _headers(rng: random.Random) -> str:
+    """Returns no headers mostly, and else some whose names are mostly allowed."""
+    if rng.random() < 0.7:
+        return ""
+    names = [
+        "a",
+        "A",
+        "b",
+        "content-type",
+        "x.y_Z-0",
+        "n" * 64,
+        *(["n" * 65, "qs-a", "a b"] if rng.random() < 0.1 else []),
+    ]
+    entries = (f'<header name="{rng.choice(names)}">{_text(rng)}</header>' for _ in range(rng.choice([0, 1, 2, 3])))
+    return f"<headers>{''.join(entries)}</headers>"
 
 
 def _payload(rng: random.Random) -> str:
@@ -107,7 +127,7 @@ def _payload(rng: random.Random) -> str:
 
 def _mid(rng: random.Random, names: list[str]) -> str:
     given = [name for name in names if rng.random() < 0.5]
-    values = {"status": ["ready", "delivered", "in-flight", "delayed"]}
+    values = {"status": ["ready", "delivered", "in-flight", "delayed"], "priority": ["0", "9"], "group": ["g", "a b"]}
     return (
         "<mid"
         + "".join(f' {name}="{rng.choice(values.get(name, _NUMBERS))}"' for name in given)
@@ -124,9 +144,14 @@ def _body(rng: random.Random, op: str, response: bool) -> str:
                 [_mid(rng, []), f"<messages>{''.join(_mid(rng, []) for _ in range(count))}</messages>"]
             )
         if op == "push-message" and rng.random() < 0.5:
-            return _payload(rng)
+            return _headers(rng) + _payload(rng)
         bare = rng.random() < 0.5
-        entries = "".join(f"<message{'' if bare else _draft(rng)}>{_payload(rng)}</message>" for _ in range(count or 1))
+        entries = "".join(
+            f"<message>{_payload(rng)}</message>"
+            if bare
+            else f"<message{_draft(rng)}>{_headers(rng)}{_payload(rng)}</message>"
+            for _ in range(count or 1)
+        )
         return f"{before}<messages>{entries}</messages>"
     if op in ("receive-message", "get-claim") and (response or op == "get-claim"):
         return f"<messages>{''.join(_delivery(rng) for _ in range(count))}</messages>"
@@ -135,12 +160,19 @@ def _body(rng: random.Random, op: str, response: bool) -> str:
     if op in ("delete-message", "release-message", "extend-message"):
         return _mid(rng, ["receives"] if op == "delete-message" else ["receives", "visible-at"])
     if op == "get-message":
-        return rng.choice(["", _payload(rng)]) + _mid(rng, ["status", "receives", "pushed-at", "visible-at"])
+        names = ["status", "receives", "pushed-at", "visible-at", *_there(rng)]
+        return rng.choice(["", _headers(rng) + _payload(rng)]) + _mid(rng, names)
     return ""
 
 
+def _there(rng: random.Random) -> list[str]:
+    """Returns the attributes that a message has if it was pushed with them, mostly none."""
+    return ["priority", "group", "expires-at"] if rng.random() < 0.3 else []
+
+
 def _draft(rng: random.Random) -> str:
-    return "".join(f' {name}="{_value(rng, name)}"' for name in rng.sample(["delay", "key"], rng.randint(0, 2)))
+    names = rng.sample(_OPERATIONS["push-message"], rng.choice([0, 1, 2, 6]))
+    return "".join(f' {name}="{_value(rng, name)}"' for name in names)
 
 
 def _delivery(rng: random.Random) -> str:
@@ -148,7 +180,9 @@ def _delivery(rng: random.Random) -> str:
     times = "".join(
         f' {name}="{rng.choice(_NUMBERS)}"' for name in ("receives", "pushed-at", "visible-at") if rng.random() < 0.7
     )
-    return f'<message{of} mid="{rng.choice(_NUMBERS)}"{times}>{_payload(rng)}</message>'
+    values = {"priority": ["0", "9"], "group": ["g", "a b"], "expires-at": _NUMBERS}
+    more = "".join(f' {name}="{rng.choice(values[name])}"' for name in _there(rng) if rng.random() < 0.7)
+    return f'<message{of} mid="{rng.choice(_NUMBERS)}"{times}{more}>{_headers(rng)}{_payload(rng)}</message>'
 
 
 def changed(rng: random.Random, data: bytes, most: int = 2) -> bytes:
