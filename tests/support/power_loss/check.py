@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from qs_storage.engine import SECOND, Draft, Engine, Receipt, State
+from qs_storage.headers import pack_headers
 from support.power_loss.disk import Entry, QuietDisk, RecordingDisk, everything_recorded
 from support.power_loss.file_system import FileSystem, Image, lay_out, pick_up, points, power_loss, without_checkpoint
-from support.power_loss.model import STRICT, Held, Leniency, Seen, SeenQueue
+from support.power_loss.model import STRICT, Held, Leniency, Seen, SeenQueue, headers_for
 from support.power_loss.nodes import EVERYTHING, NOTHING
 from support.power_loss.run import Make, Recording, shown
 from support.storage.calls import next_due
@@ -324,9 +325,11 @@ def look(engine: Engine, keys: dict[str, list[str]] | None = None) -> Seen:
 
 def _message(engine: Engine, qid: str, mid: int) -> Held:
     shown = engine.queue(qid).get(mid, peek=True, visibility=None)
-    payload = engine.queue(qid).read(Receipt(mid)).payload
+    read = engine.queue(qid).read(Receipt(mid))
+    payload = read.payload
     assert payload is not None
-    assert shown.payload in (None, payload)
+    assert read.headers == headers_for(payload), f"message {mid} has the headers {read.headers}"
+    assert (shown.payload, shown.headers) in ((None, ()), (payload, read.headers))
     assert (shown.payload is None) == (shown.status != "ready")  # a peek shows no payload of what is hidden
     return Held(payload, shown.receives, shown.visible_at or 0, shown.status == "delayed")
 
@@ -345,5 +348,5 @@ def _states_agree(engine: Engine, qid: str, messages: dict[int, Held]) -> None:
     counts = (stats.ready, stats.delayed, stats.in_flight, stats.new)
     lengths = tuple(len(mids) for mids in expected.values())
     assert counts == lengths, f"the figures are {counts}, the messages {lengths}"
-    size = sum(len(held.payload) for held in messages.values())
+    size = sum(len(held.payload) + len(pack_headers(headers_for(held.payload))) for held in messages.values())
     assert stats.bytes == size, f"the figures say {stats.bytes} bytes, the messages have {size}"

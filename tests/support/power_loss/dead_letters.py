@@ -17,6 +17,7 @@ from support.power_loss.check import PowerLosses, When, fast_directory, nobody_e
 from support.power_loss.disk import Entry, RecordingDisk, everything_recorded
 from support.power_loss.engines import ENGINES
 from support.power_loss.file_system import Image
+from support.power_loss.model import headers_for
 from support.power_loss.run import copied_by
 from support.storage.calls import next_due
 from support.storage.engines import LOTS, ManualClock, upkeep
@@ -65,6 +66,7 @@ def show(engine: Engine) -> Shown:
             message = queue.read(Receipt(mid))
             payload = message.payload or b""
             assert payload not in shown, f"{payload[:8]!r} is in {qid} and in {shown[payload][0]}"
+            assert message.headers == headers_for(payload), f"{payload[:8]!r} has the headers {message.headers}"
             origin = message.origin
             came_from, died_of = (None, None) if origin is None else (origin.qid, origin.reason)
             shown[payload] = Placed(qid, came_from, died_of, message.reason, message.receives)
@@ -121,7 +123,8 @@ class _Run:
     def _push(self) -> str:
         count = self.rng.randint(1, 3)
         sizes = [self.rng.choice((0, 40, 700, 5000)) for _ in range(count)]
-        drafts = [Draft(b"%06d" % (self.pushed + at) + bytes(size)) for at, size in enumerate(sizes)]
+        payloads = [b"%06d" % (self.pushed + at) + bytes(size) for at, size in enumerate(sizes)]
+        drafts = [Draft(payload, headers=headers_for(payload)) for payload in payloads]
         self.pushed += count
         self.engine.queue("q").push(drafts)
         return f"push {count}"

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from qs_storage.engine import Headers
+
 Key = tuple[int, int]
 """A message: the number of the operation that made its queue, and its id."""
 
@@ -18,9 +20,17 @@ KEY_WINDOW = 300 * 1_000_000
 know the key or not."""
 
 
+def headers_for(payload: bytes, number: int | None = None) -> Headers:
+    """Returns the headers with which runs push a payload: none, some, or more than an attribute of a file has room for.
+    So a message that has others than it was pushed with is known by itself. number: chooses among the three, instead
+    of the length."""
+    kind = (len(payload) if number is None else number) % 3
+    return () if kind == 0 else (("first", payload[:6].hex()), ("second", "\u00e9" * (10 if kind == 1 else 700)))
+
+
 class Held(NamedTuple):
-    """A message. until: the time when it becomes visible, 0 if it is visible; delayed: hidden without being in
-    flight."""
+    """A message, whose headers follow from its payload: see `headers_for`. until: the time when it becomes visible, 0
+    if it is visible; delayed: hidden without being in flight."""
 
     payload: bytes
     receives: int = 0

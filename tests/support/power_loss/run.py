@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from qs_storage.disk import Disk
 from qs_storage.engine import SECOND, Clock, Draft, Durability, Engine, Options, Receipt
 from support.power_loss.disk import Entry, RecordingDisk, everything_recorded
-from support.power_loss.model import KEY_WINDOW, Held, Keyed, Model
+from support.power_loss.model import KEY_WINDOW, Held, Keyed, Model, headers_for
 from support.storage.calls import next_due
 from support.storage.engines import LOTS, ManualClock, arrived, failed
 
@@ -183,10 +183,10 @@ class _Run:
 
     def _drafts(self, count: int) -> list[Draft]:
         delay = self._delay() if self.rng.random() < 0.25 else 0
-        return [
-            Draft(b"%d-%d:" % (self._number, index) + self.rng.randbytes(self.rng.choice(_SIZES)), delay)
-            for index in range(count)
+        payloads = [
+            b"%d-%d:" % (self._number, index) + self.rng.randbytes(self.rng.choice(_SIZES)) for index in range(count)
         ]
+        return [Draft(payload, delay, headers=headers_for(payload)) for payload in payloads]
 
     # -- operations: each does it, says so to the model, and gives it in words
 
@@ -234,7 +234,7 @@ class _Run:
             return f"push again to {keyed.qid} with {key}"
         qid, key = self._queue(), f"key-{self._number}"
         payload = self._drafts(1)[0].payload
-        [mid] = self.engine.queue(qid).push([Draft(payload, 0, key)])
+        [mid] = self.engine.queue(qid).push([Draft(payload, 0, key, headers=headers_for(payload))])
         self.held.add((qid, mid))
         self.model.set(self._number, "push", qid, mid, Held(payload))
         self.model.keys[key] = Keyed(self._number, qid, self.model.present[qid][0], mid, self.clock.now)

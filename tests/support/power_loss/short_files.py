@@ -6,12 +6,12 @@ A short run does one thing that the long runs do not do, and the power fails at 
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
 from qs_storage.directories import DirqEngine, DirqSimpleEngine, FilesEngine
-from qs_storage.engine import Draft, Durability, Engine, Options, Receipt, State
+from qs_storage.engine import Draft, Durability, Engine, Feature, Headers, Options, Receipt, State
 from qs_storage.remote_engine import RemoteQueue, RootedEngine
 from qs_storage.vsqs import Queue
 from support.power_loss.check import VARIANTS, nobody_else
@@ -133,6 +133,10 @@ class LongList(ShortRun):
         disk.end()
 
 
+HEADERS: Sequence[Headers] = ((("a", "\u00e9"),), (), (("a", "b"), ("c", "d" * 2000)))
+"""The headers of the messages in a queue of dirq."""
+
+
 class DirqQueues(ShortRun):
     """Checks pushes, a delay and deletes in a queue of the storages `dirq` and `dirq-simple`."""
 
@@ -163,7 +167,8 @@ class DirqQueues(ShortRun):
         engine.close()
 
     def _push(self, engine: Engine, number: int, delay: int = 0) -> None:
-        self.mids += engine.queue("q").push([Draft(b"%d" % number * 999, delay)])
+        headers = () if Feature.HEADERS in self.kind.cannot else HEADERS[number]
+        self.mids += engine.queue("q").push([Draft(b"%d" % number * 999, delay, headers=headers)])
 
     def look(self, root: str, image: Image, answered: int) -> None:
         disk = QuietDisk()
@@ -177,7 +182,10 @@ class DirqQueues(ShortRun):
             assert needed <= set(mids) <= set(self.mids[: answered + 1])
             assert answered < 4 or self.mids[0] not in mids
             for mid in mids:
-                assert engine.queue("q").read(Receipt(mid)).payload == b"%d" % self.mids.index(mid) * 999
+                number = self.mids.index(mid)
+                found = engine.queue("q").read(Receipt(mid))
+                headers = () if Feature.HEADERS in self.kind.cannot else HEADERS[number]
+                assert (found.payload, found.headers) == (b"%d" % number * 999, headers)
         disk.end()
         self._look_at_marks(root, image, answered)
 

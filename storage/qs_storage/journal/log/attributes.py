@@ -11,6 +11,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from ...engine import Draft, Headers
+from ...headers import pack_headers
 
 _FIXED = Struct("<BQ16sIH")
 LAYOUT = "priority (1), expires (8), key (16), bytes of headers (4), length (2), group in UTF-8"
@@ -75,10 +76,6 @@ def content_of(draft: Draft, now: int, key: bytes | None) -> tuple[bytes, Attrib
         return payload, None
     until = 0 if expires is None else now + expires
     return packed + payload, Attributes(priority, until, (key or b"") if unique else b"", len(packed), group)
-
-
-def pack_headers(headers: Headers) -> bytes:
-    return json.dumps(headers, ensure_ascii=False, separators=(",", ":")).encode() if headers else b""
 
 
 def split_content(content: bytes, attributes: Attributes) -> tuple[Headers, bytes]:

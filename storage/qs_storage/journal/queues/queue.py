@@ -28,13 +28,14 @@ from ...engine import (
     StorageError,
     not_in_flight,
 )
+from ...headers import pack_headers
 from ...index.queries import IndexQueries
 from ...names import MAX_MID, WITHHELD, token_of
 from ...pace import Pace
 from ...policy import DeadLetterMoves, backoff_of, dead_letter_queue, new_origin, other_storage, require_room
 from ...shared import DirectoryIdentity, EngineContext, EngineQueue, take_oldest
 from ..log import records
-from ..log.attributes import Attributes, content_of, pack_headers, split_content
+from ..log.attributes import Attributes, content_of, split_content
 from ..log.places import SHIFT
 from ..log.reader import DamagedRecordError
 from ..log.records import NO_KEY, PUSH_SIZE, SHARED_SIZE, SMALL, STATE_SIZE, record_size

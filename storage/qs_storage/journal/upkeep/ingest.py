@@ -10,10 +10,11 @@ from operator import itemgetter
 
 from ...disk import has_no_room
 from ...engine import SECOND, Draft
+from ...headers import pack_headers
 from ...names import MAX_MID
 from ...shared import EngineContext
 from ..log import records
-from ..log.attributes import Attributes, content_of, pack_headers
+from ..log.attributes import Attributes, content_of
 from ..queues.queue import LogQueue
 from ..queues.store import PayloadStore
 from .ingest_run import File, IngestRun

@@ -106,6 +106,9 @@ class IngestRun:
         path = f"{self.path}/{os.fsdecode(name)}"
         found = parse_message(name[len(PRIVATE) + 17 :])
         headers = None if found is None else self._store().headers.find(path, found[0])
+        if found is not None and headers is not None and headers.is_file:
+            # First: with the file gone, nobody would know that there is another one. The message has them by now.
+            self._store().headers.forget(found[0])
         try:
             self._disk.unlink(path)
         except FileNotFoundError:
@@ -113,8 +116,6 @@ class IngestRun:
         self._changed = True
         if found is not None:
             self._store().forget(found[0])
-            if headers is not None and headers.is_file:
-                self._store().headers.forget(found[0])
 
     def _store(self) -> AttributeStore:
         if self._attributes is None:  # only for a file: to open it tries what the file system can do
