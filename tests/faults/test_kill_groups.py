@@ -16,7 +16,7 @@ MARKS = (GROUPS * EACH // 3, GROUPS * EACH * 2 // 3, GROUPS * EACH)
 
 
 class Watch:
-    """What consumers have seen, by group. out: messages that a consumer holds; last: the greatest that is done; wrong:
+    """Keeps what consumers have seen, by group. out: messages that a consumer holds; last: the greatest that is done; wrong:
     what must not happen; reached: set when as many are done as MARKS says."""
 
     def __init__(self) -> None:

@@ -540,8 +540,8 @@ class Transfer(OfMessage):
 
     def write(self) -> bytes:
         where = self.source, self.replaced, self.place, self.size
-        head = self.FORMAT.pack(18, self.number, self.mid, *where)
-        return head + _pack_origin(self.origin) + _packed(self.attributes)
+        body = self.FORMAT.pack(18, self.number, self.mid, *where) + _pack_origin(self.origin)
+        return body if self.attributes is None else body + self.attributes.pack()
 
     def replay(self, log: ReplayedLog, place: int) -> None:
         """Removes the former message and adds the new one. A checkpoint may contain only one of the two changes."""

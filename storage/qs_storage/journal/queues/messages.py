@@ -298,11 +298,9 @@ class MessageTable(ABC):
             self.reasons[mid] = reason
             self.store.usage.add(place, reason_size(reason))
 
-    def set_attributes(self, mid: int, place: int, attributes: Attributes | None) -> None:
+    def set_attributes(self, mid: int, place: int, attributes: Attributes) -> None:
         """Gives a message the attributes that it was pushed with; call it before the message is added. Counts them as
         live, as `set_reason` does."""
-        if attributes is None:
-            return
         self.attributes[mid] = attributes
         self.store.usage.add(place, attributes.size)
         if attributes.priority or attributes.group:
@@ -437,7 +435,8 @@ class MessageTable(ABC):
     def put_back(self, mid: int, expiry: int, dropped: Dropped) -> None:
         """Adds a dropped message again. expiry: its `expiry_of` before; dropped: the result of `drop`."""
         place, receives, facts, held, origin, reason, owners, attributes = dropped
-        self.set_attributes(mid, place, attributes)
+        if attributes is not None:
+            self.set_attributes(mid, place, attributes)
         # It follows from the rest, so it need not be kept.
         new = not receives and expiry != WITHHELD
         self.index.restore(mid, expiry, facts, new=new, delayed=Index.delayed_in(facts))
@@ -489,7 +488,8 @@ class MessageTable(ABC):
         if mid in self.index.messages:
             self.drop(mid)
         self.store.keep(self, mid, place, size)
-        self.set_attributes(mid, place, attributes)
+        if attributes is not None:
+            self.set_attributes(mid, place, attributes)
         self.add(mid, place, size, 0)
         self.restore_state(mid, state)
 

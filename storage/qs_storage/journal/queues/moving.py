@@ -37,7 +37,8 @@ def move(  # noqa: PLR0917
     record = records.Transfer(target.number, new, source.number, mid, place, size, origin, attributes)
     transaction.append(record.write())
     owners = store.hand_over(place, source, mid, (target.number, new))
-    target.set_attributes(new, place, attributes)
+    if attributes is not None:
+        target.set_attributes(new, place, attributes)
     target.add(new, place, size, 0)
     target.last_mid = new
     target.counts.pushed += 1

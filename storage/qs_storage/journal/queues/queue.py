@@ -203,7 +203,8 @@ class LogQueue(QueueState):
     def _add_one(self, mid: int, place: int, size: int, visible: int, attributes: Attributes | None) -> None:
         """Adds a message of this transaction. visible: when the message becomes visible, 0 for at once."""
         self.transaction.undo(self.unpush, (mid,))
-        self.set_attributes(mid, place, attributes)
+        if attributes is not None:
+            self.set_attributes(mid, place, attributes)
         self.add(mid, place, size, visible)
         self.counts.pushed += 1
         if visible:
@@ -644,7 +645,9 @@ class LogQueue(QueueState):
         if self.options.max_receives is not None:
             staying, later = self._move_exhausted(mids, keep)
             if count is not None and later and len(later) == len(mids):  # the timer would ask again at once
-                raise self.transaction.refusal(self._move_size(later[0]) + SMALL)
+                raise self.transaction.refusal(
+                    move_size(self.reasons.get(later[0]), self.attributes.get(later[0])) + SMALL
+                )
         if self.options.backoff is not None:
             # After the dead letters: a message that is exhausted does not come back, so it needs no back-off.
             staying = self._back_off(staying, now)
@@ -780,7 +783,10 @@ class LogQueue(QueueState):
         for mid in mids:
             if not self.is_exhausted(mid):
                 staying.append(mid)
-            elif moved == _MOVES or self.transaction.left < self._move_size(mid) + SMALL + keep:
+            elif (
+                moved == _MOVES
+                or self.transaction.left < move_size(self.reasons.get(mid), self.attributes.get(mid)) + SMALL + keep
+            ):
                 later.append(mid)
             else:
                 delayed = self.index.is_delayed(mid)
@@ -800,10 +806,6 @@ class LogQueue(QueueState):
         self.index.remember(later)
         return staying, later
 
-    def _move_size(self, mid: int, reason: str | None = None) -> int:
-        """Returns the most bytes of log that a move of a message takes. reason: the one it gets, None for its own."""
-        return move_size(self.reasons.get(mid) if reason is None else reason, self.attributes.get(mid))
-
     def _move(self, mid: int, peer: str | None, receives: int, why: str, reason: str | None) -> None:
         """Moves a message to the dead-letter queue. peer: see Lifecycle; receives: how often the message was received;
         why: see Origin; reason: the release's, None without one. If it raises a StorageError or an OSError, nothing has
@@ -816,7 +818,8 @@ class LogQueue(QueueState):
         if target.options.capacity is not None:
             require_room(target.qid, target.options.capacity, target.__len__, 1)
         kept = self.reasons.get(mid) if reason is None else reason
-        if (needed := self._move_size(mid, kept)) > self.transaction.left:  # now, as making the target has taken some
+        needed = move_size(kept, self.attributes.get(mid))
+        if needed > self.transaction.left:  # now, as making the target has taken some
             raise self.transaction.refusal(needed)
         now, before = self.clock(), self.origins.get(mid)
         # Before anything changes: no id may be left.
@@ -865,7 +868,7 @@ class LogQueue(QueueState):
             if not isinstance(queue, LogQueue):
                 raise other_storage(self.options.storage, queue.options.storage)
             # The answer names those that moved: for the rest, the client sends another request.
-            size += self._move_size(mid)
+            size += move_size(self.reasons.get(mid), self.attributes.get(mid))
             if size > self.transaction.left:
                 break
             chosen.append((mid, queue))
