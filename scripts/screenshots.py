@@ -56,6 +56,15 @@ def prepare(client: QueueClient) -> None:
     client.push_many("webhooks", ['{"event": "paid"}'] * 37)
     client.push("reports", "monthly", delay=3600)
     client.pause("webhooks")
+    client.set_queue("reports", max_in_flight=1)
+    client.push_many("reports", ["daily", "weekly"])
+    client.receive("reports", visibility=3600)
+    first = {
+        "content-type": "application/json",
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    }
+    client.push("mail", ORDER, priority=5, group="customer 4711", headers=first)
+    client.release(client.receive("mail")[0], reason="ConnectionRefusedError: mail.example.org does not answer")
 
 
 def flow(server: ServerProcess, until: float) -> None:
