@@ -16,8 +16,8 @@ MARKS = (GROUPS * EACH // 3, GROUPS * EACH * 2 // 3, GROUPS * EACH)
 
 
 class Watch:
-    """Keeps what consumers have seen, by group. out: messages that a consumer holds; last: the greatest that is done; wrong:
-    what must not happen; reached: set when as many are done as MARKS says."""
+    """Keeps what consumers have seen, by group. out: messages that a consumer holds; last: the greatest that is done;
+    wrong: what must not happen; reached: set when as many are done as MARKS says."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
