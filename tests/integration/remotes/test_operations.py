@@ -128,6 +128,16 @@ def test_push_and_receive(wire: Wire, qid: str) -> None:
     assert payloads(wire.ask(receive(qid))) == []
 
 
+def test_the_given_order(wire: Wire, qid: str, storage: str) -> None:
+    """Queues of another server are asked together, the oldest message first: the given order is 501 and says so. Of one
+    queue every order is the same."""
+    other = made(wire, f"{qid}-other", storage)
+    mid = pushed(wire, qid, "x")
+    answer = wire.ask(receive(other, qid, order="given"))
+    assert (code(answer), storage in text(answer), "order" in text(answer)) == (501, True, True)
+    assert mids(wire.ask(receive(qid, order="given", wait=5))) == [mid]
+
+
 def test_a_binary_payload(wire: Wire, qid: str) -> None:
     """Bytes come back as they are."""
     wire.ask(request("push-message", f'<qid>{qid}</qid><payload encoding="base64">AP8=</payload>'))
