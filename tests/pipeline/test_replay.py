@@ -212,17 +212,25 @@ def test_replay_keeps_rate(queue: SparkQueue, run: Run) -> None:
 
 
 def test_make_bounds_chunks_in_bytes(queue: SparkQueue, archived: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks are bounded in bytes, also when few of many messages are large: bodies of 4 to 1000 bytes in files of at
-    most 2 * 1000, in order."""
+    """Chunks are bounded in bytes, also when few of many messages are large: bodies and headers of 4 to 1000 bytes in
+    files of at most 2 * 1000, in order."""
     monkeypatch.setattr(replay_plan, "CHUNK_BYTES", 1000)
     sizes = [1000 if n in (30, 31, 33) else 4 for n in range(60)]
-    data = [(START + n * SECOND, "a", n, b"%4d" % n * (size // 4)) for n, size in enumerate(sizes)]
-    frame = queue.spark.createDataFrame(data, "pushed_at TIMESTAMP, queue STRING, mid BIGINT, body BINARY")
+    data: list[tuple[Any, ...]] = [
+        (START + n * SECOND, "a", n, b"%4d" % n * (size // 4), {}, 0, None) for n, size in enumerate(sizes)
+    ]
+    data[32] = (*data[32][:4], {"a": "x" * 996}, 0, None)
+    columns = f"pushed_at TIMESTAMP, queue STRING, mid BIGINT, body BINARY, {ATTRIBUTES}"
+    frame = queue.spark.createDataFrame(data, columns)
     plans = PlanStore(LocalFiles(str(archived)), "key")
     plan = plans.make(frame, 1, 40, 25)
-    kept = [pq.read_table(archived / plans.directory(1) / name)["body"].to_pylist() for name, _ in plan.chunks]
-    assert [body for chunk in kept for body in chunk] == [body for *_, body in data]
-    assert max(sum(map(len, chunk)) for chunk in kept) <= 2000
+    tables = [pq.read_table(archived / plans.directory(1) / name) for name, _ in plan.chunks]
+    kept = [table["body"].to_pylist() for table in tables]
+    headers = [table["headers"].to_pylist() for table in tables]
+    assert [body for chunk in kept for body in chunk] == [row[3] for row in data]
+    assert (
+        max(len(b"".join(a)) + sum(len(t) for h in b for _, t in h) for a, b in zip(kept, headers, strict=True)) <= 2000
+    )
     assert [len(chunk) for chunk in kept] == [count for _, count in plan.chunks]
     second = plan.portions()[1]
     assert [row.body for row in plans.read(queue.spark, plan, second).collect()] == [
