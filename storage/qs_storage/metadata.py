@@ -343,7 +343,14 @@ class HeaderStore:
     def _write_file(self, path: str, mid: int, content: bytes) -> None:
         if not self._beside:
             self._disk.setxattr(path, _HEADERS, b"%d" % len(content), follow_symlinks=False)
-        self._disk.write_file(self._path(mid), content, sync=self._sync)
+        # Under its name at once: nobody reads it before the message is visible.
+        fd = self._disk.open_file(self._path(mid), os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        try:
+            self._disk.write(fd, content)
+            if self._sync:
+                self._disk.fsync(fd)
+        finally:
+            self._disk.close(fd)
 
     def find(self, path: str, mid: int) -> StoredHeaders | None:
         """Looks for the headers of a message. Returns None for a message without any. OSError."""
