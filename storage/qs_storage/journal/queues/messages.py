@@ -491,7 +491,10 @@ class MessageTable(ABC):
         if attributes is not None:
             self.set_attributes(mid, place, attributes)
         self.add(mid, place, size, 0)
-        self.restore_state(mid, state)
+        if state == READY:
+            self.saw(mid)
+        else:
+            self.restore_state(mid, state)
 
     def restore_state(self, mid: int, state: State) -> None:
         """Restores the state of a message, if the queue has it."""
