@@ -38,6 +38,10 @@ class Pace:
             self._begin = self._begin + self._length if self._spread else now
             self._given = 0
             passed = now - self._begin
+        elif not (self._given or self._spread):
+            # A window begins with its first message. Else one that began with a push would end soon after a burst, and
+            # the next one would follow at once.
+            self._begin, passed = now, 0
         due = 1 + passed * self._most // self._length if self._spread else self._most
         return max(min(due, self._most) - self._given, 0)
 

@@ -36,6 +36,15 @@ def test_a_second_of_messages_goes_at_once_after_a_pause() -> None:
     assert pace.next == now + SECOND
 
 
+def test_a_window_begins_with_its_first_message() -> None:
+    """It matters not when the pace was asked before: a second with a burst has no more than that."""
+    pace = Pace()
+    assert pace.room(10, SECOND) == 10  # as with each push into the queue
+    assert take(pace, 10, SECOND + 900_000) == 10
+    assert pace.next == 2 * SECOND + 900_000
+    assert pace.room(10, pace.next - 1) == 0
+
+
 def test_no_second_has_more_than_the_rate_after_a_burst() -> None:
     """The window after one that was used up spreads its messages."""
     pace, now = Pace(), SECOND
