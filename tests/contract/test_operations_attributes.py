@@ -23,6 +23,8 @@ from support.clients.documents import (
 )
 from support.servers.memory import EPOCH, Client, Clock, Serving, clock_of, serving
 
+from qs_schemas import Limits
+
 SECOND = 1_000_000
 HEADERS = '<headers><header name="traceparent">00-a&#10;b</header><header name="Content-Type">a/b</header></headers>'
 ALL = 'priority="7" group="g&amp;h"'
@@ -267,3 +269,25 @@ async def test_a_group_is_in_order(running: Serving, client: Client, autojump_cl
     assert [is_delivery(line) for line in await subscriber.lines(2)] == [False, True]
     await subscriber.ask(delete("q", third))
     assert "limited" not in await stats(client, "q")
+
+
+async def test_answers_with_large_headers(tmp_path: Path, autojump_clock: Clock) -> None:
+    """What an answer may hold counts the headers: a receive and a list of peeks have fewer messages, a part of a claim
+    that has too many is refused."""
+    wire = Limits(document=20_000)
+    large = f'<headers><header name="a">{"x" * 6000}</header></headers>'
+    async with serving(tmp_path / "root", clock_of(autojump_clock), queues=(), wire=wire) as running:
+        client = running.connect()
+        await client.ask(new_queue("q", "<options storage='journal'/>"))
+        pushed = [mids(await client.ask(with_headers("q", "x", large)))[0] for _ in range(5)]
+        peeked = await client.ask(peek_list("q", *pushed))
+        assert (len(payloads(peeked)), 'more="yes"' in peeked) == (3, True)
+        received = await client.ask(receive("q", max=10))
+        assert len(payloads(received)) == 3
+        for mid in mids(received):
+            await client.ask(release("q", mid))
+        consumer = "<qid>q</qid><consumer>c</consumer>"
+        assert code(await client.ask(request("claim-messages", consumer, seq=1))) == 0
+        refused = await client.ask(request("get-claim", consumer, seq=1))
+        assert (code(refused), "ask for more 'parts'" in text(refused)) == (400, True)
+        assert len(payloads(await client.ask(request("get-claim", consumer, seq=1, part=0, parts=2)))) in (2, 3)

@@ -15,6 +15,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
+from qs_schemas import Limits
 from qs_schemas.tls import TlsChannel
 from qs_server.broker.fetcher import FetchedSource
 from qs_server.broker.remotes import Remotes
@@ -329,13 +330,15 @@ async def serving(
     durability: Durability = Durability.NONE,
     disk: Disk | None = None,
     limits: ServerLimits | None = None,
+    wire: Limits | None = None,
     queues: tuple[str, ...] = ("q",),
     access: Access | None = None,
 ) -> AsyncIterator[Serving]:
-    """Runs a server for the length of a with block, with these queues, which anonymous clients may make if there is an
-    access file. At its end it is stopped as by a signal."""
+    """Runs a server for the length of a with block, with these limits of connections and of documents (`wire`), and
+    these queues, which anonymous clients may make if there is an access file. At its end it is stopped as by a
+    signal."""
     root.mkdir(exist_ok=True)
-    options = ServerOptions(str(root), durability=durability, limits=limits or ServerLimits())
+    options = ServerOptions(str(root), durability=durability, limits=limits or ServerLimits(), wire=wire or Limits())
     storage = FilesEngine(str(root), clock=clock, durability=durability, disk=disk)
     listener = MemoryListener()
     server = QueueServer(storage, options, clock, access=access, hub=MemoryHub(), adopt=adopt)  # type: ignore[arg-type]
