@@ -115,12 +115,16 @@ class Layout(ABC):
 
     @abstractmethod
     def size(self, place: str, status: os.stat_result) -> int | None:
-        """Returns the bytes of an element's payload and headers; None if the element is not a message. status: the
-        element's. FileNotFoundError."""
+        """Returns the bytes of an element's payload; None if the element is not a message. status: the element's.
+        FileNotFoundError."""
 
     @abstractmethod
-    def read(self, place: str) -> Content:
-        """Reads the payload and the headers."""
+    def size_of_headers(self, place: str) -> int:
+        """Returns the bytes of an element's headers, 0 without any."""
+
+    @abstractmethod
+    def read(self, place: str, *, headed: bool) -> Content:
+        """Reads the payload and the headers. headed: False for an element without headers."""
 
     @abstractmethod
     def erase(self, place: str) -> None:
@@ -242,7 +246,10 @@ class SimpleLayout(Layout):
     def size(self, place: str, status: os.stat_result) -> int | None:
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
-    def read(self, place: str) -> Content:
+    def size_of_headers(self, place: str) -> int:
+        return 0
+
+    def read(self, place: str, *, headed: bool) -> Content:
         return self._disk.read_file(self.element(place)), ()
 
     def erase(self, place: str) -> None:
@@ -377,20 +384,20 @@ class QueueLayout(Layout):
         except FileNotFoundError:
             self._disk.lstat(self.element(place))  # or it is the element that is gone
             return None
-        if not stat.S_ISREG(found.st_mode):
-            return None
-        return found.st_size + (self._size_of_headers(place) if self.body.header else 0)
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
-    def _size_of_headers(self, place: str) -> int:
+    def size_of_headers(self, place: str) -> int:
+        if not self.body.header:
+            return 0
         try:
             return self._disk.lstat(f"{self.path}/{place}/{HEADER}").st_size
         except FileNotFoundError:
             return 0
 
-    def read(self, place: str) -> Content:
+    def read(self, place: str, *, headed: bool) -> Content:
         # In this order: an element that goes in between has no payload either, and so is not taken for one without
         # headers.
-        headers = self._read_headers(place) if self.body.header else ()
+        headers = self._read_headers(place) if headed else ()
         return self._disk.read_file(self._file(place)), headers
 
     def _read_headers(self, place: str) -> Headers:

@@ -266,6 +266,8 @@ class ElementWriter:
         folder = self._layout.publish(pending)
         self._places.add(mid, folder)
         elements.index.add(mid, pending.until, pending.size)
+        if pending.headers is not None:
+            elements.note_headers(mid)
         if folder not in self._places.folders:
             elements.folder_made(folder)
         elements.touch(folder=folder)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from ..disk import READ
 from ..engine import SECOND, Durability, Options
+from ..index.midmap import MidSet
 from ..message_store import FOREIGN, Content, MessageState, MessageStore
 from ..metadata import Kind, MetadataStore, lists_attributes
 from ..shared import EngineContext
@@ -83,6 +84,8 @@ class Elements(MessageStore):
         lists = None if lists_attributes(path, context.disk) is None else False  # each has one, so it is asked for
         self.leases = MetadataStore(_KIND, path, context.disk, lists=lists, sync=context.always)
         self._clock = context.clock
+        self._headed = MidSet()
+        """The loaded elements with headers."""
         self._foreign: set[int] = set()
         """Elements that other programs are known to have locked."""
         self._look_again_at: int | None = None
@@ -168,8 +171,8 @@ class Elements(MessageStore):
         return True
 
     def _size(self, mid: int) -> int | None:
-        """Returns the bytes of an element's payload. Drops an element that is gone or is not a message, and returns
-        None."""
+        """Returns the bytes of an element's payload and headers. Drops an element that is gone or is not a message, and
+        returns None."""
         place = self.places.place_of(mid)
         try:
             size = self.layout.size(place, self._disk.lstat(self.layout.element(place)))
@@ -178,7 +181,15 @@ class Elements(MessageStore):
             return None
         if size is None:
             self._disown(mid)
-        return size
+            return None
+        headers = self.layout.size_of_headers(place)
+        if headers:
+            self.note_headers(mid)
+        return size + headers
+
+    def note_headers(self, mid: int) -> None:
+        """Notes that an element has headers."""
+        self._headed.add(mid)
 
     def is_current(self, mid: int, state: MessageState) -> bool:
         return True  # `look` has seen it
@@ -187,7 +198,8 @@ class Elements(MessageStore):
         if max_bytes is not None and self.index.size(mid) > max_bytes:
             return None
         try:
-            return self.layout.read(self.places.place_of(mid))
+            headed = self._headed.count > 0 and mid in self._headed
+            return self.layout.read(self.places.place_of(mid), headed=headed)
         except FileNotFoundError:
             self._size(mid)
         except OSError as error:
@@ -246,6 +258,7 @@ class Elements(MessageStore):
     def reset(self, ready: "array[int]", hidden: dict[int, int]) -> None:
         """Replaces the index after a listing."""
         self._foreign.clear()
+        self._headed = MidSet()
         self.index.reset(ready, hidden)
         for mid in hidden:
             self.look(mid)
@@ -347,6 +360,8 @@ class Elements(MessageStore):
         self.places.remove(mid)
         self._foreign.discard(mid)
         self._unsynced.discard(mid)
+        if self._headed.count:
+            self._headed.discard(mid)
         self.forget_lease(mid)
 
     def forget_lease(self, mid: int) -> None:
