@@ -272,7 +272,7 @@ async def test_a_group_is_in_order(running: Serving, client: Client, autojump_cl
 
 
 async def test_answers_with_large_headers(tmp_path: Path, autojump_clock: Clock) -> None:
-    """What an answer may hold counts the headers: a receive and a list of peeks have fewer messages, a part of a claim
+    """An answer's bound counts the headers: a receive and a list of peeks have fewer messages, a part of a claim
     that has too many is refused."""
     wire = Limits(document=20_000)
     large = f'<headers><header name="a">{"x" * 6000}</header></headers>'

@@ -37,7 +37,7 @@ def test_a_second_of_messages_goes_at_once_after_a_pause() -> None:
 
 
 def test_a_window_begins_with_its_first_message() -> None:
-    """It matters not when the pace was asked before: a second with a burst has no more than that."""
+    """A look at the pace begins no window: a second with a burst has no more than that."""
     pace = Pace()
     assert pace.room(10, SECOND) == 10  # as with each push into the queue
     assert take(pace, 10, SECOND + 900_000) == 10

@@ -55,7 +55,7 @@ def test_a_message_has_what_it_was_pushed_with(engine: JournalEngine, clock: Man
 
 
 def test_a_dead_letter_keeps_what_it_says(engine: JournalEngine) -> None:
-    """It has no end and no key any more, and the same is true once it is back."""
+    """A dead letter has no end and no key any more, also once it is back."""
     [mid] = queue(engine).push([FULL])
     receive(engine)
     queue(engine).reject(Receipt(mid), "why")
@@ -99,7 +99,7 @@ def test_a_unique_key_counts_while_its_message_is_there(engine: JournalEngine, c
 
 
 def test_staged_messages_have_attributes(engine: JournalEngine) -> None:
-    """They are published with them, in the queue's order."""
+    """Staged messages are published with their attributes, in the queue's order."""
     drafts = [Draft(b"1"), Draft(b"2", priority=5, headers=HEADERS), Draft(b"3", group="Ann"), Draft(b"4", group="Ann")]
     batches = queue(engine).batches
     batches.stage("p", (0, 0, 0), drafts)
@@ -110,7 +110,7 @@ def test_staged_messages_have_attributes(engine: JournalEngine) -> None:
 
 
 def test_a_claim_overtakes_no_group(engine: JournalEngine) -> None:
-    """It has the messages of a group in order, and none while another consumer has one of them."""
+    """A claim has the messages of a group in order, and none while another consumer has one of them."""
     queue(engine).push([Draft(b"%d" % at, group="ab"[at % 2]) for at in range(6)])
     [first] = receive(engine, count=1)
     claims = queue(engine).claims
@@ -151,7 +151,7 @@ def first_out(engine: JournalEngine, qid: str) -> int:
 
 
 def test_an_end_while_a_message_is_out(engine: JournalEngine, clock: ManualClock) -> None:
-    """It stays its consumer's until it is given back, and is retired then: counted as that."""
+    """The message stays its consumer's until it is given back, and is retired then."""
     kept, gone = queue(engine).push([Draft(b"1", expires=10), Draft(b"2", expires=10)])
     receive(engine)
     clock.now += 10
