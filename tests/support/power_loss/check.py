@@ -22,7 +22,7 @@ from qs_storage.engine import SECOND, Draft, Engine, Receipt, State
 from qs_storage.headers import pack_headers
 from support.power_loss.disk import Entry, QuietDisk, RecordingDisk, everything_recorded
 from support.power_loss.file_system import FileSystem, Image, lay_out, pick_up, points, power_loss, without_checkpoint
-from support.power_loss.model import STRICT, Held, Leniency, Seen, SeenQueue, headers_for
+from support.power_loss.model import STRICT, Held, Leniency, Seen, SeenQueue, draft_for, headers_for
 from support.power_loss.nodes import EVERYTHING, NOTHING
 from support.power_loss.run import Make, Recording, shown
 from support.storage.calls import next_due
@@ -329,6 +329,8 @@ def _message(engine: Engine, qid: str, mid: int) -> Held:
     payload = read.payload
     assert payload is not None
     assert read.headers == headers_for(payload), f"message {mid} has the headers {read.headers}"
+    pushed = draft_for(engine, payload)
+    assert (read.priority, read.group) == (pushed.priority, pushed.group)
     assert (shown.payload, shown.headers) in ((None, ()), (payload, read.headers))
     assert (shown.payload is None) == (shown.status != "ready")  # a peek shows no payload of what is hidden
     return Held(payload, shown.receives, shown.visible_at or 0, shown.status == "delayed")

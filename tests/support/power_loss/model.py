@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from qs_storage.engine import Headers
+from qs_storage.engine import Draft, Engine, Feature, Headers
 
 Key = tuple[int, int]
 """A message: the number of the operation that made its queue, and its id."""
@@ -28,9 +28,19 @@ def headers_for(payload: bytes, number: int | None = None) -> Headers:
     return () if kind == 0 else (("first", payload[:6].hex()), ("second", "\u00e9" * (10 if kind == 1 else 700)))
 
 
+def draft_for(engine: Engine, payload: bytes, delay: int = 0, key: str | None = None) -> Draft:
+    """Returns what runs push: a payload with headers, and with a priority and a group if the engine keeps those."""
+    draft = Draft(payload, delay, key, headers=headers_for(payload))
+    if Feature.GROUP in engine.cannot:
+        return draft
+    return draft._replace(
+        priority=(0, 0, 9)[len(payload) % 3], group=("", "a", "gr\u00f6\u00dfe", "")[len(payload) % 4]
+    )
+
+
 class Held(NamedTuple):
-    """A message, whose headers follow from its payload: see `headers_for`. until: the time when it becomes visible, 0
-    if it is visible; delayed: hidden without being in flight."""
+    """A message, whose headers and order follow from its payload: see `draft_for`. until: the time when it becomes
+    visible, 0 if it is visible; delayed: hidden without being in flight."""
 
     payload: bytes
     receives: int = 0
