@@ -377,4 +377,5 @@ class Totals:
         sums["messages_ready"] = sum([queue.ready for queue in queues])
         sums["queues"] = len(queues)
         sums["queues_paused"] = sum([queue.options.paused for queue in queues])
+        sums["queues_limited"] = sum([bool(queue.ready and not queue.obtainable) for queue in queues])
         return sums

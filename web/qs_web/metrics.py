@@ -36,6 +36,7 @@ FIGURES = {
     "messages_ready": "Messages that are visible now.",
     "queues": "Queues of this server.",
     "queues_paused": "Queues that are paused.",
+    "queues_limited": "Queues with messages that max-in-flight, rate or group-in-flight keeps back.",
     "journal_bytes": "Bytes of the journal's segments.",
     "journal_live_bytes": "Bytes of the journal that are still needed.",
     "journal_segments": "Segments of the journal.",

@@ -136,6 +136,7 @@ def test_what_keeps_messages_back_is_told(engine: JournalEngine, clock: ManualCl
         assert receive(engine, qid) == []
         assert queue(engine, qid).get(second, peek=False, visibility=None).payload is None
         assert queue(engine, qid).get(second, peek=True, visibility=None).payload == b"2"
+    assert engine.figures()["queues_limited"] == 3
     engine.commit()
     clock.now += SECOND
     assert engine.effects().next_expiry == clock.now  # the next second's one
