@@ -11,6 +11,8 @@ from support.servers.processes import FAST, PROJECT, READY_WITHIN, Listening, Se
 
 from qs_client import QueueClient
 from qs_server.main import queue_journal as journal_command
+from qs_storage.directories import JournalEngine
+from qs_storage.engine import Draft, Durability, Options, wall_clock
 
 
 class SmallSegments(Listening):
@@ -183,3 +185,22 @@ def test_convert_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
     assert done_again.stdout == "queue 'q' has the storage journal now: 2 messages\n", done_again.stderr
+
+
+def test_what_is_lost_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`export` and `convert` say in one line for the queue what files cannot keep, and nothing if they keep all."""
+    root, out = tmp_path / "root", tmp_path / "out"
+    root.mkdir()
+    engine = JournalEngine(str(root), clock=wall_clock, durability=Durability.NONE)
+    for qid in ("all", "some"):
+        engine.create(qid, Options(rate=5.0) if qid == "some" else Options())
+        engine.queue(qid).push([Draft(b"x", headers=(("a", "b"),))])
+    engine.queue("some").push([Draft(b"x", priority=3, group="g"), Draft(b"x", group="g")])
+    engine.close()
+    lost = "files cannot keep: priority (1 message), group (2 messages), the option rate\n"
+    exported = f"{out}/all: 1 message\n{out}/some: 3 messages\n{lost}"
+    assert tool(capsys, "export", "--root", root, "--to", out) == (0, exported, "")
+    done = "queue 'some' has the storage files now: 3 messages\n"
+    assert tool(capsys, "convert", "--root", root, "some", "--to", "files") == (0, done + lost, "")
+    done = done.replace("files", "journal")
+    assert tool(capsys, "convert", "--root", root, "some", "--to", "journal") == (0, done, "")

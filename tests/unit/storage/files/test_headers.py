@@ -12,6 +12,7 @@ from support.storage.engines import Bench, FaultyDisk, always, files_engine
 from qs_storage.disk import Disk
 from qs_storage.engine import Draft, Durability, Headers, Receipt
 from qs_storage.metadata import HeaderStore, StoredHeaders
+from qs_storage.tools.elements import VSQS, purge
 
 SMALL: Headers = (("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("a", "\u00e9"))
 LARGE: Headers = (("large", "x" * 2000),)
@@ -164,6 +165,16 @@ def test_a_vsqs_program_removes_a_message(bench: Bench, tmp_path: Path) -> None:
         os.utime(directory / f".{mid}.headers", (then, then))
     bench.reopen()
     assert names(directory) == {f"{written}.new", f".{written}.headers"}
+
+
+def test_a_purge_removes_them(bench: Bench, tmp_path: Path) -> None:
+    """The command that empties a directory takes the hidden files along."""
+    for headers in (SMALL, LARGE, ()):
+        push(bench, headers)
+    bench.engine.close()
+    assert purge(str(tmp_path / "q"), VSQS, None, None, everything=True).removed == 3
+    assert names(tmp_path / "q") == set()
+    bench.engine = bench.make(bench.clock)
 
 
 def test_a_server_beside(bench: Bench, tmp_path: Path) -> None:
