@@ -129,16 +129,17 @@ class MessageDirectory(MessageStore):
             self.origins[mid] = origin
         self._load_reason(mid, path)
         headers = self.attributes.headers.find(path, mid)
+        if headers is None:
+            return 0
         self._note_headers(mid, headers)
-        return 0 if headers is None else headers.size
+        return headers.size
 
-    def _note_headers(self, mid: int, headers: StoredHeaders | None) -> None:
-        if headers is not None:
-            self._headed.set(mid, 2 * headers.size + headers.is_file)
+    def _note_headers(self, mid: int, headers: StoredHeaders) -> None:
+        self._headed.set(mid, 2 * headers.size + headers.is_file)
 
     def stored_headers(self, mid: int) -> StoredHeaders | None:
         """Returns where the headers of a loaded message are, None without any."""
-        found = self._headed.get(mid) if self._headed.count else None
+        found = self._headed.get(mid)
         return None if found is None else StoredHeaders(found // 2, is_file=found % 2 > 0)
 
     def _load_reason(self, mid: int, path: str) -> None:
@@ -227,7 +228,8 @@ class MessageDirectory(MessageStore):
     def add(self, mid: int, expiry: int, size: int, headers: StoredHeaders | None) -> None:
         """Adds a message to the index after its file has got its name. size: with its headers."""
         self.context.watch.expect(self.watch, MOVED_TO, message_name(mid, expiry))
-        self._note_headers(mid, headers)
+        if headers is not None:
+            self._note_headers(mid, headers)
         self.index.add(mid, expiry, size)
         if expiry:
             self.announce(expiry)
@@ -239,7 +241,8 @@ class MessageDirectory(MessageStore):
     ) -> None:
         """Adds a message that was moved here from another queue. size: with its headers; origin: the origin of a dead
         letter; reason: the message's last one, None without one."""
-        self._note_headers(mid, headers)
+        if headers is not None:
+            self._note_headers(mid, headers)
         self.index.add(mid, 0, size)
         if origin is not None:
             self.origins[mid] = origin
@@ -357,7 +360,8 @@ class MessageDirectory(MessageStore):
     def forget_attributes(self, mid: int, headers: StoredHeaders | None = None) -> None:
         """Removes the attributes of a message that is gone, before `drop`. If that fails, a later listing removes them.
         headers: those of a message that never was in the index."""
-        headers = headers or self.stored_headers(mid)
+        if headers is None and self._headed.count:
+            headers = self.stored_headers(mid)
         try:
             self.attributes.forget(mid)
             self.letters.forget(mid)

@@ -87,6 +87,7 @@ MOST_ATTRIBUTES = 10
 """Attributes a message, with the server's own."""
 ENCODING = "qs-encoding"
 """How the payload became the body: `base64` or `empty`; missing: as it is."""
+_OWN = frozenset({MID, ENCODING})
 SOURCE = "DeadLetterQueueSourceArn"
 """SQS's attribute of a dead letter: its former queue."""
 _NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -455,7 +456,9 @@ def decode(qid: str, message: dict[str, Any], until: int) -> Received:
         payload=_decode(message.get("Body", ""), own.get(ENCODING, {}).get("StringValue")),
         until=until,
         source=system.get(SOURCE, ""),
-        headers=headers_among((name, own[name].get("StringValue")) for name in sorted(own)),
+        headers=headers_among((name, own[name].get("StringValue")) for name in sorted(own))
+        if own.keys() - _OWN
+        else (),
     )
 
 
