@@ -333,7 +333,7 @@ class Index:
         if not retrieved:
             self.new.discard(mid)
         if self.order is not None:
-            self.order.set(mid, OUT)
+            self.order.take(mid)
 
     def take_all(self, mids: Sequence[int], expiry: int) -> None:
         """Hides many ready, loaded messages, as a receive does. mids: increasing."""

@@ -147,8 +147,6 @@ class Order:
         priority nor a group."""
         ranked = self._ranked.get(mid)
         if ranked is None:
-            if self._fair and state != READY:
-                self._served(self._lanes[0], mid)
             return False
         before, ranked.state = ranked.state, state
         if state == READY:
@@ -164,15 +162,21 @@ class Order:
         if state == READY:
             lane.free.add(mid)
         elif before == READY:
-            if self._fair:
+            if state == OUT:
                 self._served(lane, mid)
             lane.free.discard(mid)
         return True
 
+    def take(self, mid: int) -> None:
+        """Notes that a message is handed out which was visible, also one with neither a priority nor a group. Only this
+        ends a turn of those: what becomes of a message that is out, as an extension, is no turn."""
+        if not self.set(mid, OUT):
+            self._served(self._lanes[0], mid)
+
     def _served(self, lane: _Lane, mid: int) -> None:
         """Gives the messages of a lane that have no group their next turn, after one of them had its turn. mid: that
         one, which may be out of the lane already."""
-        first = lane.free.first()
+        first = lane.free.first() if self._fair else -1
         if first is None or mid <= first:
             self._turn += 1
             lane.turn = self._turn
@@ -199,18 +203,28 @@ class Order:
         if mid is not None and self._waits(group, mid):
             mid = None
         if mid != group.offered:
+            before = None if group.offered is None else self._ranked.get(group.offered)
+            # A group whose next message was handed out has had its turn: not one whose next message is another now, as
+            # an older one was given back.
+            stays = group.lane is not None and (before is None or before.state != OUT)
             if group.lane is not None:
                 group.lane.heads.pop(group.turn)
             group.offered, group.lane = mid, None
             if mid is not None:
-                self._turn += 1
-                group.lane, group.turn = self._lanes[self._ranked[mid].priority], self._turn if self._fair else mid
+                if not self._fair:
+                    group.turn = mid
+                elif not stays:
+                    self._turn += 1
+                    group.turn = self._turn
+                group.lane = self._lanes[self._ranked[mid].priority]
                 group.lane.heads.set(group.turn, mid)
         if mid is None and not (group.ready.count or group.delayed.count or group.out):
             self._groups.pop(group.name, None)
 
     def configure(self, most: int, *, fair: bool) -> None:
-        """Changes the rules for all messages. most, fair: see `__init__`."""
+        """Changes the rules for all messages, in a step for each group. most, fair: see `__init__`."""
+        if (most, fair) == (self._most, self._fair):
+            return  # a queue that is only paused keeps its turns, and does not look at a hundred thousand groups
         self._most, self._fair, self._turn = most, fair, 0
         for lane in self._lanes.values():
             lane.heads, lane.turn = MidMap(), 0

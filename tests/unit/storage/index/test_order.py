@@ -114,3 +114,52 @@ def test_many_groups_cost_no_more_than_few() -> None:
         return count
 
     assert calls(4000) <= calls(10) * 1.1
+
+
+def test_what_becomes_of_a_message_that_is_out_is_no_turn() -> None:
+    """A consumer that extends its message all the time keeps no message without a group waiting."""
+    groups = [(mid, 0, f"g{mid}") for mid in range(10, 15)]
+    index = filled((1, 0, ""), (2, 0, ""), *groups, fair=True)
+    order = index.order
+    assert order is not None
+    index.take(1, 10**9, retrieved=False)
+    found = []
+    for _ in range(6):
+        index.hide(1, 10**9, delayed=False)  # an extension
+        mid = order.first()
+        assert mid is not None
+        index.take(mid, 10**9, retrieved=False)
+        found.append(mid)
+    assert found == [10, 11, 12, 13, 14, 2]
+    index.add(20, 0, 1)
+    index.rank(21, 0, "g")
+    index.add(21, 0, 1)
+    index.remove(1)
+    assert order.first() == 20  # neither is a delete
+
+
+def test_a_group_whose_next_message_changes_keeps_its_turn() -> None:
+    """An older message was given back, or the next one is over: the group was not served."""
+    index = filled((1, 0, "a"), (2, 0, "a"), (3, 0, "a"), (4, 0, "b"), (5, 0, "c"), most=2, fair=True)
+    order = index.order
+    assert order is not None
+    index.take(1, 10**9, retrieved=False)
+    index.take(4, 10**9, retrieved=False)
+    index.take(5, 10**9, retrieved=False)
+    index.add(6, 0, 1)
+    index.rank(7, 0, "d")
+    index.add(7, 0, 1)
+    index.remove(6)
+    index.show(1)
+    assert order.first() == 1
+    index.remove(1)
+    assert order.first() == 2
+
+
+def test_rules_that_stay_keep_the_turns() -> None:
+    """A queue that is paused, or gets another rate, is set anew."""
+    index = filled((1, 0, "a"), (2, 0, "a"), (3, 0, "b"), most=2, fair=True)
+    index.take(1, 10**9, retrieved=False)
+    index.configure(2, fair=True)
+    assert index.order is not None
+    assert index.order.first() == 3
