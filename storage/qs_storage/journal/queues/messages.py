@@ -85,7 +85,9 @@ class MessageTable(ABC):
         """The times from which messages are not handed out any more, in microseconds since the Epoch."""
         self.lifetimes = Expiries(self.ends)
         """The same in the order of the times. An entry is taken out when it is due, and put back if the message was in
-        flight then and becomes visible again."""
+        flight then and is not any more."""
+        self.outlived: set[int] = set()
+        """Messages in flight whose entries were taken out: only these need new ones, or each release would add one."""
         self.held: set[int] = set()
         """Hidden messages that subscribers hold: if the process ends, they are visible again."""
         self.last_mid = -1
@@ -272,13 +274,15 @@ class MessageTable(ABC):
             self.watch_ends((mid,))
 
     def watch_ends(self, mids: Iterable[int]) -> None:
-        """Sees to it that messages which are visible again are removed at their ends."""
-        if self.ends.count:
-            for mid in mids:
-                end = self.ends.get(mid)
-                if end is not None:
-                    self.lifetimes.push(end, mid)
-                    self._activity.announce(self.qid, end)
+        """Sees to it that messages which are not in flight any more are removed if they are over."""
+        if self.outlived:
+            for mid in self.outlived.intersection(mids):
+                self.outlived.remove(mid)
+                self._watch_end(mid, self.ends.get(mid) or 0)
+
+    def _watch_end(self, mid: int, end: int) -> None:
+        self.lifetimes.push(end, mid)
+        self._activity.announce(self.qid, end)
 
     def set_receives(self, mid: int, receives: int) -> None:
         """Sets how often a message was received; 0 makes it new."""
@@ -309,7 +313,7 @@ class MessageTable(ABC):
             self.unique[attributes.key] = mid
         if attributes.expires:
             self.ends.set(mid, attributes.expires)
-            self.watch_ends((mid,))
+            self._watch_end(mid, attributes.expires)
 
     def attributes_size(self, mids: Iterable[int]) -> int:
         """Returns the bytes that the attributes of messages take in the log."""
@@ -325,6 +329,7 @@ class MessageTable(ABC):
             del self.unique[attributes.key]
         if attributes.expires:
             self.ends.pop(mid)
+            self.outlived.discard(mid)
         return attributes
 
     def _drop_reason(self, mid: int, place: int) -> str | None:

@@ -88,7 +88,7 @@ class LogQueue(QueueState):
         self._directory = None if path is None else DirectoryIdentity(path, shared.disk)
         self._shared = shared
         self._moves = DeadLetterMoves(qid, options)
-        self._spared_until = 0  # until then, requests make no messages visible; the timer does
+        self._spared_until = 0  # until then, requests end no windows and remove nothing; the timer does
         self._pace = Pace()
         self._wakes_at: int | None = None
 
@@ -449,7 +449,8 @@ class LogQueue(QueueState):
         NoSuchMessageError."""
         self.expire()
         expiry = self.expiry_of(mid)
-        if not expiry and mid <= self.too_old_upto():
+        now = self.clock()
+        if not expiry and (mid <= self.too_old_upto(now) or self._is_over(mid, now)):
             raise NoSuchMessageError(f"queue {self.qid!r} holds no message {mid}: it is too old")
         # A queue that is paused or limited gives nothing out, and still shows what it has.
         paused = not peek and (self.options.paused or not self._may_go(mid))
@@ -620,11 +621,15 @@ class LogQueue(QueueState):
             self._wakes_at = None
             self.arrived()  # the rate lets some out again
             done = 1
+        spared = count is None and now < self._spared_until
         # Asked by nearly every request, and nearly always nothing is due.
-        if self.index.expiries.may_be_due(now // self.unit) and (count is not None or now >= self._spared_until):
+        if self.index.expiries.may_be_due(now // self.unit) and not spared:
             done += self._end_windows(now, count, keep)
-        if self.ends.count and self.lifetimes.may_be_due(now):
-            done += self._end_lifetimes(now, _AT_ONCE if count is None else count)
+        if self.ends.count and self.lifetimes.may_be_due(now) and not spared:
+            removed = self._end_lifetimes(now, _AT_ONCE if count is None else count)
+            if count is None and removed == _AT_ONCE:
+                self._spared_until = now + _BETWEEN
+            done += removed
         return done
 
     def _end_lifetimes(self, now: int, count: int) -> int:
@@ -633,6 +638,8 @@ class LogQueue(QueueState):
         due = self.lifetimes.pop_due(now, count)
         index = self.index
         mids = sorted(mid for mid in due if not index.hidden.get(mid) or index.is_delayed(mid))
+        self.outlived.update(due)
+        self.outlived.difference_update(mids)
         try:
             if mids:
                 self._retire(mids, "")
@@ -710,6 +717,7 @@ class LogQueue(QueueState):
         index.delay_all(untils)
         self.hidden(min(untils.values()))
         self.freed()
+        self.watch_ends(untils)
         self._note_expired([mid for mid in mids if mid in untils], now)
         return [mid for mid in mids if mid not in untils]
 

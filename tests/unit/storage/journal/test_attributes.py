@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.storage.engines import LOTS, JournalEngine, ManualClock, arrived
 
-from qs_storage.engine import SECOND, Draft, Durability, Message, Options, Receipt, State
+from qs_storage.engine import SECOND, Draft, Durability, Message, NoSuchMessageError, Options, Receipt, State
 from qs_storage.journal.queues import queue as queue_module
 from qs_storage.journal.queues.queue import LogQueue
 
@@ -180,6 +180,51 @@ def test_very_many_ends_at_once_hold_up_no_request(
         pass
     assert arrived(engine) == {"q": 1}
     assert [message.mid for message in receive(engine)] == [young]
+
+
+def test_what_is_given_back_often_takes_no_memory(engine: JournalEngine) -> None:
+    """One entry says when a message is over, however often it is out until then."""
+    queue(engine, "other").push([Draft(b"", expires=10**6 * SECOND) for _ in range(10)])
+    for _ in range(100):
+        for message in receive(engine, "other"):
+            queue(engine, "other").release(Receipt(message.mid), 0)
+    assert len(queue(engine, "other").lifetimes) == 10
+
+
+def test_no_message_that_is_over_is_handed_out_by_its_id(
+    engine: JournalEngine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if so many are over that it is not removed yet."""
+    monkeypatch.setattr(queue_module, "_AT_ONCE", 10)
+    mids = queue(engine).push([Draft(b"old", expires=5) for _ in range(100)])
+    clock.now += 5
+    with pytest.raises(NoSuchMessageError, match="too old"):
+        queue(engine).get(mids[-1], peek=False, visibility=None)
+
+
+def test_a_message_that_is_over_does_not_back_off(engine: JournalEngine, clock: ManualClock) -> None:
+    """Its window has ended: it is removed, and not kept until it could be visible again."""
+    engine.create("slow", Options(backoff=1000 * SECOND))
+    queue(engine, "slow").push([Draft(b"", expires=10 * SECOND)])
+    receive(engine, "slow")
+    clock.now += 20 * SECOND
+    engine.expire(10)
+    clock.now += 10 * SECOND
+    while engine.expire(10):
+        pass
+    assert len(queue(engine, "slow")) == 0
+
+
+def test_one_request_of_many_removes_what_is_over(
+    engine: JournalEngine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch has hundreds of requests: if each removed so many, all of them would wait."""
+    monkeypatch.setattr(queue_module, "_AT_ONCE", 10)
+    queue(engine).push([Draft(b"old", expires=5) for _ in range(200)])
+    clock.now += 5
+    for _ in range(10):
+        queue(engine).list_mids(State.READY, 1, -1)
+    assert len(queue(engine)) == 190
 
 
 def test_a_retention_with_priorities(engine: JournalEngine, clock: ManualClock) -> None:
