@@ -8,7 +8,7 @@ from support.power_loss.check import look, nobody_else
 from support.power_loss.disk import QuietDisk, RecordingDisk, everything_recorded
 from support.power_loss.engines import ENGINES
 from support.power_loss.file_system import FileSystem, Image, lay_out, power_loss
-from support.power_loss.model import Held
+from support.power_loss.model import Held, draft_for
 from support.power_loss.nodes import EVERYTHING, NOTHING
 from support.power_loss.run import Make
 from support.storage.engines import LOTS, ManualClock
@@ -41,9 +41,11 @@ class Prepared:
 
 OPERATIONS: dict[str, Callable[[Engine, Prepared], object]] = {
     "create": lambda engine, case: engine.create("t", Options(capacity=3)),
-    "push": lambda engine, case: engine.queue("q").push([Draft(b"new" * 999)]),
-    "push delayed": lambda engine, case: engine.queue("q").push([Draft(b"new" * 999, 55)]),
-    "push list": lambda engine, case: engine.queue("q").push([Draft(b"1"), Draft(b"2" * 600, 55), Draft(b"3")]),
+    "push": lambda engine, case: engine.queue("q").push([draft_for(engine, b"new" * 999)]),
+    "push delayed": lambda engine, case: engine.queue("q").push([draft_for(engine, b"new" * 999, 55)]),
+    "push list": lambda engine, case: engine.queue("q").push(
+        [draft_for(engine, b"1"), draft_for(engine, b"2" * 600, 55), draft_for(engine, b"3")]
+    ),
     "receive": lambda engine, case: engine.queue("q").get(case.ready, peek=False, visibility=1000),
     "receive again": lambda engine, case: engine.queue("q").get(case.back, peek=False, visibility=1000),
     "release": lambda engine, case: engine.queue("q").release(Receipt(case.flying), 0),
