@@ -24,6 +24,9 @@ from support.clients.documents import (
 )
 from support.servers.memory import Client, Clock, Serving, clock_of, serving
 
+from qs_server.broker.subscriber import Subscriber
+from qs_server.broker.subscriptions import SLICE, Subscriptions
+
 
 @pytest.fixture
 async def running(tmp_path: Path, autojump_clock: Clock) -> AsyncIterator[Serving]:
@@ -133,6 +136,24 @@ async def test_max_in_flight_of_subscriptions(running: Serving, client: Client, 
     await one.hang_up()  # gives back two
     assert [payloads(line) for line in await other.lines(2)] == [["0"], ["2"]]
     assert await other.nothing_yet()
+
+
+async def test_a_batch_delivers_a_slice(client: Client, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many messages with a priority a subscription may have: requests do not wait for all of them."""
+    delivered: list[int] = []
+    deliver = Subscriptions.take_mail
+
+    def noting(self: Subscriptions) -> set[Subscriber]:
+        found = deliver(self)
+        delivered.append(sum(len(each.mail) for each in found))
+        return found
+
+    monkeypatch.setattr(Subscriptions, "take_mail", noting)
+    await make(client, "q", "")
+    await client.ask(push_numbered("q", 1000, "priority='5'"))
+    await client.ask(subscribe("q", prefetch=1000))
+    assert len(await client.lines(1000)) == 1000
+    assert (max(delivered), sum(delivered)) == (SLICE, 1000)
 
 
 async def test_a_window_that_ends_wakes(running: Serving, client: Client, autojump_clock: Clock) -> None:

@@ -323,8 +323,11 @@ class Committer:
         Returns the effects of the commit and of the deliveries together."""
         arrived, failed = effects.arrived, effects.failed
         more = dict(arrived)
-        while True:  # until nothing more has come: the refresh may find messages of other programs
-            self._subscriptions.dispatch(more)
+        left = SLICE
+        # Until nothing more has come: the refresh may find messages of other programs, and a message that is taken may
+        # let another one of its group out. All rounds together deliver one slice.
+        while True:
+            left = self._subscriptions.dispatch(more, left)
             if self._pushes_first and self._subscriptions.active:  # only queues of files are other programs' too
                 self.refresh()
             effects = self._storage.effects()

@@ -268,22 +268,23 @@ class Subscriptions:
 
     # -- delivering
 
-    def dispatch(self, arrived: Iterable[str]) -> None:
-        """Delivers messages of the queues in `arrived`, and of the queues in `_to_serve`."""
+    def dispatch(self, arrived: Iterable[str], most: int = SLICE) -> int:
+        """Delivers messages of the queues in `arrived`, and of the queues in `_to_serve`. most: how many messages the
+        batch may still deliver. Returns how many it may deliver after that."""
         self._end_due()
         if self._by_queue:
-            self._dispatch(arrived)
+            most = self._dispatch(arrived, most)
         else:
             self._to_serve.clear()
         self.busy = bool(
             self._by_queue or self._to_serve or self._leaving or self._leases.count or self._failed or self.mail
         )
+        return most
 
-    def _dispatch(self, arrived: Iterable[str]) -> None:
+    def _dispatch(self, arrived: Iterable[str], left: int) -> int:
         found = dict.fromkeys([*self._to_serve, *arrived])
         qids = [qid for qid in found if qid in self._by_queue and qid not in self._failed]
         self._to_serve.clear()
-        left = SLICE
         unserved: list[str] = []
         for qid in qids:
             if left > 0:
@@ -292,6 +293,7 @@ class Subscriptions:
                 unserved.append(qid)
         if unserved:  # before the queues that were served: a queue with many messages must not take every slice
             self._to_serve = dict.fromkeys([*unserved, *self._to_serve])
+        return left
 
     def count(self, qid: str) -> int:
         return sum(not each.closed for each in self._by_queue.get(qid, ()))
