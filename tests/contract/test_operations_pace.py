@@ -187,6 +187,28 @@ async def test_rate(running: Serving, client: Client, autojump_clock: Clock) -> 
     assert len(payloads(await client.ask(receive("q", max=100)))) == 4
 
 
+@pytest.mark.parametrize("attributes", ["", "priority='3'", "group='{}'"])
+async def test_rate_with_many_who_wait(
+    running: Serving, client: Client, autojump_clock: Clock, attributes: str
+) -> None:
+    """Each is woken when the rate lets a message out, also those for whom there was none when the messages came."""
+    await make(client, "q", 'rate="1"')
+    times = []
+
+    async def wait() -> None:
+        [_] = mids(await running.connect().ask(receive("q", wait=20)))
+        times.append(trio.current_time() - began)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(wait)
+        await trio.sleep(1)
+        began = trio.current_time()
+        messages = "".join(numbered(1, attributes.format(number)) for number in range(4))
+        await client.ask(request("push-message", f"<qid>q</qid><messages>{messages}</messages>"))
+    assert times == pytest.approx([0, 1, 2, 3], abs=0.01)
+
+
 async def test_rate_of_a_subscription(running: Serving, client: Client, autojump_clock: Clock) -> None:
     """A subscription gets messages at the rate, without asking."""
     await make(client, "q", 'rate="0.5"')

@@ -287,6 +287,12 @@ class LogQueue(QueueState):
                 self._activity.announce(self.qid, self._wakes_at)
         return most
 
+    def _keep_pace(self, count: int) -> None:
+        """Counts messages that are handed out. If these were all that the rate lets out now, announces when it lets
+        out more: nobody else asks, if others wait already."""
+        self._pace.count(count)
+        self._allowed()
+
     @property
     def obtainable(self) -> int:
         """The number of messages that may be handed out now, without those of a group behind its next one."""
@@ -348,7 +354,7 @@ class LogQueue(QueueState):
             self.held.add(mid)
         self.hidden(expiry)
         if self.options.rate is not None:
-            self._pace.count(1)
+            self._keep_pace(1)
         if index.order is not None:
             self.arrived()  # its group may have another one that may go
         self.counts.delivered += 1  # a failed batch does not take a receive back, nor its count
@@ -399,7 +405,7 @@ class LogQueue(QueueState):
             self.held.update(mids)
         self.hidden(expiry)
         if self.options.rate is not None:
-            self._pace.count(len(mids))
+            self._keep_pace(len(mids))
         self.counts.delivered += len(mids)
         self.counts.redelivered += len(mids) - receives.count(1)
         self.note_all("received", mids)
