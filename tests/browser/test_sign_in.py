@@ -37,7 +37,7 @@ def test_sign_in(tmp_path: Path) -> None:
             window.press("Push")
             window.until_text("The queue server answered 403 forbidden.")
             window.open("/")
-            assert [row.text for row in window.all("tbody th")] == ["orders"]
+            assert [row.text for row in window.all("tbody th a")] == ["orders"]
             window.press("Sign out")
             window.until_text("With a token of the queue server's access file.")
             window.fill("#token", "ops-token")
