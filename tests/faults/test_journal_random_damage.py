@@ -327,7 +327,14 @@ def _check_losses(
         if whole and record.KIND in records.WITH_PAYLOAD:
             payloads.add(each.place)
         match record:
-            case records.Push() | records.Moved() | records.Letter() | records.Shared() | Transfer():
+            case (
+                records.Push()
+                | records.Attributed()
+                | records.Moved()
+                | records.Letter()
+                | records.Shared()
+                | Transfer()
+            ):
                 ended.discard((qid, record.mid))
                 if whole and getattr(record, "place", each.place) in payloads:
                     kept.add((qid, record.mid))

@@ -149,7 +149,7 @@ def said(written: Iterable[Written]) -> dict[tuple[int, int], bool]:
     there: dict[tuple[int, int], bool] = {}
     for record in (each.record for each in written):
         match record:
-            case records.Push() | records.Moved() | records.Letter():
+            case records.Push() | records.Attributed() | records.Moved() | records.Letter():
                 there[record.number, record.mid] = True
             case Shared():
                 own, source = (record.number, record.mid), (record.source, record.mid)

@@ -224,23 +224,24 @@ class Push(OfMessage):
         return body[Push.FORMAT.size :]
 
     def replay(self, log: ReplayedLog, place: int) -> None:
-        queue = log.queue(self.number)
-        if queue is None:
-            return
-        if self.key is not None and self.at > log.keys_since:
-            queue.restore_key(self.key, self.mid, self.at, place)
-        self.apply(queue, place)
+        _replay_push(self, log, place)
 
     def change(self, queue: ReplayedQueue, place: int) -> None:
         queue.restore(self.mid, place, len(self.payload), (0, self.visible, bool(self.visible)), None)
 
 
 @dataclass(slots=True)
-class Attributed(Push):
-    """A pushed message with attributes. payload: the content, which begins with the headers."""
+class Attributed(OfMessage):
+    """A PUSH of a message with attributes. payload: the content, which begins with the headers."""
 
     KIND = 22
+    FORMAT = Push.FORMAT
     LAYOUT = "number (4), id (8), visible (8), key (16), time (8), attributes, headers, payload"
+    MORE = True
+    visible: int
+    key: bytes | None
+    at: int
+    payload: bytes
     attributes: Attributes
 
     @classmethod
@@ -257,9 +258,22 @@ class Attributed(Push):
     def payload_in(body: memoryview) -> memoryview:
         return body[attributes_end(body, Push.FORMAT.size) :]
 
+    def replay(self, log: ReplayedLog, place: int) -> None:
+        _replay_push(self, log, place)
+
     def change(self, queue: ReplayedQueue, place: int) -> None:
         state = 0, self.visible, bool(self.visible)
         queue.restore(self.mid, place, len(self.payload), state, self.attributes)
+
+
+def _replay_push(record: Push | Attributed, log: ReplayedLog, place: int) -> None:
+    """Stores a pushed message again, and remembers its key while that counts."""
+    queue = log.queue(record.number)
+    if queue is None:
+        return
+    if record.key is not None and record.at > log.keys_since:
+        queue.restore_key(record.key, record.mid, record.at, place)
+    record.apply(queue, place)
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from .salvage import Hole, Piece, body_at, find_salt, read_pieces
 
 _AT_ONCE = 16 << 20
 """Bytes of a segment that are in memory at a time: ordinary segments are not larger."""
-_WITH_ID = (records.Push, records.Moved, records.Letter, records.Shared, records.Transfer)
+_WITH_ID = (records.Push, records.Attributed, records.Moved, records.Letter, records.Shared, records.Transfer)
 
 
 class SegmentFile(NamedTuple):
