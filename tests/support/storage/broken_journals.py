@@ -112,10 +112,14 @@ class Session:
             self.disk.crash()
             raise
 
-    def push(self, qid: str, *payloads: bytes, delay: int = 0, key: str | None = None) -> list[int]:
-        """Pushes in one request, and commits."""
+    def push(
+        self, qid: str, *payloads: bytes, delay: int = 0, key: str | None = None, attributed: bool = False
+    ) -> list[int]:
+        """Pushes in one request, and commits. attributed: True for messages with a priority, a group and a header."""
         self.clock.now += 1
         drafts = [Draft(payload, delay, key) for payload in payloads]
+        if attributed:
+            drafts = [draft._replace(priority=5, group="g", headers=(("name", "text"),)) for draft in drafts]
         mids = self.ask(lambda: self.engine.queue(qid).push(drafts))
         self.engine.commit()
         return mids
