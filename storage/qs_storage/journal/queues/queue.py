@@ -631,8 +631,9 @@ class LogQueue(QueueState):
         # Asked by nearly every request, and nearly always nothing is due.
         if self.index.expiries.may_be_due(now // self.unit) and not spared:
             done += self._end_windows(now, count, keep)
-        if self.ends.count and self.lifetimes.may_be_due(now) and not spared:
-            removed = self._end_lifetimes(now, _AT_ONCE if count is None else count)
+        most = _AT_ONCE if count is None else count - done
+        if self.ends.count and self.lifetimes.may_be_due(now) and most > 0 and not spared:
+            removed = self._end_lifetimes(now, most)
             if count is None and removed == _AT_ONCE:
                 self._spared_until = now + _BETWEEN
             done += removed

@@ -215,6 +215,18 @@ def test_a_message_that_is_over_does_not_back_off(engine: JournalEngine, clock: 
     assert len(queue(engine, "slow")) == 0
 
 
+def test_the_timer_does_no_more_than_it_is_asked_for(engine: JournalEngine, clock: ManualClock) -> None:
+    """Windows that end and messages that are over count together."""
+    engine.create("aged", Options(retention=100 * SECOND))
+    queue(engine, "aged").push([Draft(b"", expires=5 * SECOND) for _ in range(30)] + [Draft(b"") for _ in range(30)])
+    receive(engine, "aged", 15)
+    clock.now += 200 * SECOND
+    while len(queue(engine, "aged")):
+        before = len(queue(engine, "aged"))
+        assert 0 < engine.expire(10) <= 10
+        assert before - len(queue(engine, "aged")) <= 10
+
+
 def test_one_request_of_many_removes_what_is_over(
     engine: JournalEngine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
