@@ -194,8 +194,8 @@ async def make_queue(visit: Visit) -> Response:
 async def push_message(visit: Visit) -> Response:
     """Pushes a message.
 
-    Fields of the form: `payload`; `delay` and `expires` in seconds, `key`, `priority` and `group`, or empty; `headers`:
-    lines of `NAME: TEXT`, or empty.
+    Fields of the form: `payload`; `delay` and `expires` in seconds, `key`, `priority` and `group`, or empty; `unique`:
+    yes, or empty; `headers`: lines of `NAME: TEXT`, or empty.
     """
     qid = visit.queue_name
     form = await read_large_form(visit.request, _PUSH_MOST)
@@ -204,6 +204,7 @@ async def push_message(visit: Visit) -> Response:
         payload,
         _value(form, "delay", float),
         form.one("key").strip() or None,
+        unique=form.one("unique") == "yes",
         priority=_value(form, "priority", int),
         expires=_value(form, "expires", float),
         group=_value(form, "group", str),

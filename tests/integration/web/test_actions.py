@@ -39,8 +39,22 @@ def test_push_with_attributes(browser: httpx.Client, client: QueueClient, qid: s
     ]  # fmt: skip
 
 
+def test_push_of_what_waits(browser: httpx.Client, client: QueueClient, qid: str) -> None:
+    """A key counts for some minutes, or for as long as its message is in the queue."""
+    for unique, ids in (("", 1), ("yes", 2)):
+        found = set()
+        for _ in range(2):
+            form = {"payload": "x", "key": f"report{unique}", "unique": unique}
+            assert note(browser, browser.post("/push", params={"q": qid}, data=form)) == "Pushed 1 message."
+            for message in client.receive(qid, max=10):
+                found.add(message.mid)
+                client.delete(message)
+        assert len(found) == ids
+
+
 @pytest.mark.parametrize("form", [
-    {"delay": "soon"}, {"delay": "-1"}, {"delay": "nan"}, {"key": "k" * 5000}, {"priority": "10"}, {"priority": "high"},
+    {"delay": "soon"}, {"delay": "-1"}, {"delay": "nan"}, {"key": "k" * 5000}, {"unique": "yes"}, {"priority": "10"},
+    {"priority": "high"},
     {"expires": "0"}, {"group": "g" * 129}, {"headers": "no colon"}, {"headers": "a: 1\nA: 2"}, {"headers": "qs-a: 1"},
     {"headers": "a b: 1"}, {"headers": "a: " + "x" * 9000},
 ])  # fmt: skip
