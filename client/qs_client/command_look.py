@@ -21,7 +21,7 @@ _AT_ONCE = 50
 """Messages that are fetched together, with their payloads: they are in memory at the same time."""
 _COLUMNS = (
     ("MID", "<17"), ("STATUS", "<9"), ("RECEIVES", ">8"), ("BYTES", ">8"), ("PUSHED", "<20"), ("VISIBLE", "<37"),
-    ("REASON", ""),
+    ("PRIORITY", ">8"), ("GROUP", "<12"), ("REASON", ""),
 )  # fmt: skip
 """The head of the table, and the format of each column: the widths are fixed, as lines are printed as they come. An id
 of dirq has 17 digits, a time 20 characters, and the distance to it at most 17."""
@@ -112,6 +112,8 @@ def _cells(message: Delivery | GetMessage) -> list[str]:
         size,
         pushed,
         _visible(message),
+        str(message.priority or ""),
+        one_line(message.group or ""),
         one_line(message.reason or ""),
     ]
 

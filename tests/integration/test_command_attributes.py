@@ -62,7 +62,8 @@ def test_headers_that_are_not_allowed(qs: Run, client: QueueClient, qid: str) ->
 
 
 def test_what_is_shown(qs: Run, client: QueueClient, qid: str) -> None:
-    """`qs receive` and `qs peek` show headers with --headers, priority and group with -v, and all of it with --json."""
+    """`qs receive` and `qs peek` show headers with --headers, priority and group with -v, and all of it with --json.
+    `qs ls -l` has priority and group."""
     mid = client.push(qid, "x", priority=9, group="g", headers={"a": "b"})
     heading = f"==> {qid} {mid} (receives 0; priority 9; group g; headers a) <==\n"
     assert qs("peek", qid) == (0, "x\n", "")
@@ -72,6 +73,10 @@ def test_what_is_shown(qs: Run, client: QueueClient, qid: str) -> None:
     assert (shown["priority"], shown["group"], shown["headers"], shown["payload"]) == (9, "g", {"a": "b"}, "x")
     heading = heading.replace("receives 0", "receives 1")
     assert qs("receive", qid, "--headers") == (0, f"{heading}a: b\n\nx\n", "")
+    head, row = qs("ls", qid, "-l")[1].splitlines()
+    assert (row.index("9", head.index("PRIORITY")), row.index("g", head.index("GROUP"))) == (
+        head.index("PRIORITY") + len("PRIORITY") - 1, head.index("GROUP")
+    )  # fmt: skip
     fields = json.loads(qs("ls", qid, "-l", "--json")[1])
     assert (fields["priority"], fields["headers"]) == (9, {"a": "b"})
 

@@ -432,7 +432,7 @@ def test_messages_that_run_and_that_are_scheduled(qs: Run, client: QueueClient, 
     running, later, waiting = client.push(qid, "running"), client.push(qid, "later!", delay=7200), client.push(qid, "w")
     [taken] = client.receive(qid, visibility=90)
     head, *rows = qs("ls", qid, "-l")[1].splitlines()
-    assert head.split() == ["MID", "STATUS", "RECEIVES", "BYTES", "PUSHED", "VISIBLE", "REASON"]
+    assert head.split() == ["MID", "STATUS", "RECEIVES", "BYTES", "PUSHED", "VISIBLE", "PRIORITY", "GROUP", "REASON"]
     expected = [
         rf"{running}   in-flight         1         7  {TIME}  {TIME} \(in (1 min )?\d+ s\)",
         rf"{later}   delayed           0         6  {TIME}  {TIME} \(in (2 h 0|1 h 59) min\)",
@@ -533,7 +533,7 @@ def test_commands_send_and_show_reasons(qs: Run) -> None:
         ]
         heading = "==> q 7 (receives 2; reason: ValueError: bad 2J) <==\nx\n"
         assert qs("peek", "q", "-v", *at)[1] == qs("receive", "q", "-v", *at)[1] == heading
-        assert qs("ls", "q", "-l", *at)[1].splitlines()[1].endswith(f"{'now':37}  ValueError: bad 2J")
+        assert qs("ls", "q", "-l", *at)[1].splitlines()[1].endswith(f"{'now':37}  {'':8}  {'':12}  ValueError: bad 2J")
         assert json.loads(qs("peek", "q", "--json", *at)[1])["reason"] == known["reason"]
         code, out, err = qs("reject", "q", "7", "--reason", "x" * 1025, *at)
         assert (code, out, "1025 bytes" in err) == (1, "", True)
