@@ -174,6 +174,8 @@ def refuse_attributes(storage: str, draft: Draft) -> None:
     """Refuses a message with an attribute that the storage cannot keep. UnsupportedError. Call it only for a draft that
     is not `PLAIN`, as most are."""
     for (feature, name, lack), value, default in zip(_ATTRIBUTES, draft[2:], PLAIN, strict=True):
+        if feature is Feature.KEY and draft.unique:
+            continue  # 'unique' is refused instead: some storages with keys do not have it
         if value != default and storage not in STORAGES_WITH[feature]:
             raise _lacking(storage, feature, name, lack)
 

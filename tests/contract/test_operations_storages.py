@@ -55,7 +55,7 @@ async def test_headers(client: Client, storage: str) -> None:
         ({"priority": 1}, "has no priorities: 'priority'"),
         ({"expires": 5}, "does not let messages expire: 'expires'"),
         ({"group": "g"}, "has no groups: 'group'"),
-        ({"key": "k", "unique": "yes"}, "keeps no keys: 'key'"),
+        ({"key": "k", "unique": "yes"}, "keeps no keys for as long as a message waits: 'unique'"),
     ],
     ids=["priority", "expires", "group", "unique"],
 )

@@ -142,7 +142,7 @@ def test_sqs_options_are_refused(wire: Wire) -> None:
         (push(qid, "x", priority=1), "'sqs' has no priorities: 'priority' is for queues of the storage 'journal'"),
         (push(qid, "x", group="g"), "'sqs' has no groups: 'group' is"),
         (push(qid, "x", expires=5), "'sqs' does not let messages expire: 'expires' is"),
-        (push(qid, "x", key="k", unique="yes"), "'sqs' keeps no keys: 'key' is"),
+        (push(qid, "x", key="k", unique="yes"), "'sqs' keeps no keys for as long as a message waits: 'unique' is"),
         (set_queue(qid, "visibility='43201'"), "at most 43200 seconds"),
     ):
         answer = wire.ask(asked)
