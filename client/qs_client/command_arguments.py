@@ -1,6 +1,7 @@
 """The arguments of `qs`: subcommands, options and their help."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -76,18 +77,25 @@ def command_line(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
-def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+def _check_push(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     # An empty payload is most likely a variable that is not set.
-    if arguments.command == "push" and "" in arguments.payload and not arguments.allow_empty:
+    if "" in arguments.payload and not arguments.allow_empty:
         parser.error("a message without content needs --allow-empty")
-    if arguments.command == "push" and arguments.key is not None and _may_be_several(arguments):
+    if arguments.key is not None and _may_be_several(arguments):
         parser.error("--key is the key of one message: push one at a time, each with a key of its own")
-    if arguments.command == "push" and arguments.unique and arguments.key is None:
+    # `--file DIR/*`: the shell makes payloads of all names but the first.
+    if arguments.file and (files := list(filter(os.path.isfile, arguments.payload))):
+        parser.error(f"{files[0]!r} is a file, and would be pushed as a payload: give each file a --file of its own")
+    if arguments.unique and arguments.key is None:
         parser.error("--unique says how long a key counts: give --key KEY too")
+    names = [name.lower() for name, _ in arguments.header]
+    if twice := [name for name in names if names.count(name) > 1]:
+        parser.error(f"--header {twice[0]} is given twice, and a message has one header of a name")
+
+
+def _check_subcommand(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     if arguments.command == "push":
-        names = [name.lower() for name, _ in arguments.header]
-        if twice := [name for name in names if names.count(name) > 1]:
-            parser.error(f"--header {twice[0]} is given twice, and a message has one header of a name")
+        _check_push(parser, arguments)
     if arguments.command == "claims" and arguments.seq is not None and arguments.release is None:
         parser.error("--seq says which claim to release: give --release CONSUMER too")
     if arguments.command == "claims" and arguments.owner is not None and arguments.release is None:

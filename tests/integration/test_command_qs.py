@@ -94,6 +94,19 @@ def test_push_files(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> N
     assert payloads(client, qid) == [b"zero", b"\x00\xff\n", b""]
 
 
+def test_push_files_of_a_pattern(
+    qs: Run, client: QueueClient, qid: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--file DIR/*` pushes no names of files: it is wrong usage."""
+    files = [str(tmp_path / name) for name in ("one", "two")]
+    for file in files:
+        Path(file).write_bytes(b"x")
+    with pytest.raises(SystemExit, match="2"):
+        qs("push", qid, "--file", *files)
+    assert f"{files[1]!r} is a file" in capsys.readouterr().err
+    assert list(client.list_messages(qid)) == []
+
+
 def test_push_nothing(qs: Run, client: QueueClient, qid: str, tmp_path: Path) -> None:
     """An empty payload, file or input is refused in one line: often a command before the pipe has failed."""
     (tmp_path / "empty").write_bytes(b"")
