@@ -372,8 +372,9 @@ class LogQueue(QueueState):
         if self.is_paced and not (count := min(count, self._allowed())):
             return []
         # Mostly the oldest ready message is the next one: then there is nothing to ask, not even the clock.
-        oldest = self.options.retention is None and self.index.order is None and not self.ends.count
+        by_age = self.index.order is None and (not self.ends.count or not self.lifetimes.may_be_due(self.clock()))
         if count == 1:  # four times as fast as the code for many
+            oldest = by_age and self.options.retention is None
             while (mid := self.index.ready.first() if oldest else self.first_ready()) is not None:
                 try:
                     message = self.take(mid, visibility, held=held)
@@ -383,7 +384,7 @@ class LogQueue(QueueState):
                 if message is not None:
                     return [message]
             return []
-        if oldest or (self.index.order is None and not self.ends.count):
+        if by_age:
             return self._take_many(count, visibility, max_bytes, held=held)
         return take_oldest((self,), count, visibility, max_bytes, held=held)  # each may change which is next
 
