@@ -396,7 +396,7 @@ _WITHOUT_LOG = frozenset(
         *(Feature.CLAIM, Feature.HELD),
     }
 )
-"""What needs one server that decides, and a log: other programs take messages by the names of files alone."""
+"""Features that need one server that decides, and a log. Other programs take messages by the names of files alone."""
 
 
 class FilesEngine(DirectoriesEngine):

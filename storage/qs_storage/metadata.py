@@ -139,14 +139,7 @@ class MetadataStore(Generic[Value]):
         return f"{self._directory}/.{mid:{self._spec}}{self._kind.suffix}"
 
     def _read_file(self, mid: int) -> bytes:
-        try:
-            fd = self._disk.open_file(self._path(mid), os.O_RDONLY)
-        except (FileNotFoundError, PermissionError):
-            return b""
-        try:
-            return self._disk.read(fd, _LARGEST).removesuffix(b"\n")
-        finally:
-            self._disk.close(fd)
+        return _read_hidden(self._disk, self._path(mid), _LARGEST).removesuffix(b"\n")
 
     def _attribute(self, path: str, name: str, there: Collection[str] | None = None) -> bytes:
         """Returns an extended attribute, empty if there is none. there: the attributes that were listed. OSError."""
@@ -388,14 +381,7 @@ class HeaderStore:
         return f"{self._directory}/.{mid}.headers"
 
     def _read_file(self, mid: int) -> bytes:
-        try:
-            fd = self._disk.open_file(self._path(mid), os.O_RDONLY)
-        except (FileNotFoundError, PermissionError):
-            return b""
-        try:
-            return self._disk.read(fd, _LARGEST_HEADERS)
-        finally:
-            self._disk.close(fd)
+        return _read_hidden(self._disk, self._path(mid), _LARGEST_HEADERS)
 
     def _attribute(self, path: str) -> bytes:
         try:
@@ -457,3 +443,15 @@ class OriginStore(MetadataStore[Origin | None]):
         value = self._attribute(path, _DEAD.attribute)
         parsed = [_parse(line) for line in value.decode(errors="replace").split("\n")]
         return next((each[1] for each in parsed if each is not None and each[0] == mid), None)
+
+
+def _read_hidden(disk: Disk, path: str, most: int) -> bytes:
+    """Reads a hidden file, at most so many bytes. Returns nothing if the file is missing or may not be read."""
+    try:
+        fd = disk.open_file(path, os.O_RDONLY)
+    except (FileNotFoundError, PermissionError):
+        return b""
+    try:
+        return disk.read(fd, most)
+    finally:
+        disk.close(fd)

@@ -60,7 +60,7 @@ STORAGES_WITH: Mapping[Feature, tuple[str, ...]] = {
 """The storages of this distribution with a feature, for the texts of refusals. Storages on other servers are imported
 only when one is asked for, so an error cannot ask them; a test compares."""
 PLAIN = Draft(b"")[2:]
-"""What follows the delay in a draft without attributes: every storage takes that."""
+"""The fields behind the delay in a draft without attributes, which every storage takes."""
 _ATTRIBUTES = (
     (Feature.KEY, "key", "keeps no keys"),
     (Feature.UNIQUE, "unique", "keeps no keys for as long as a message waits"),
@@ -69,7 +69,7 @@ _ATTRIBUTES = (
     (Feature.GROUP, "group", "has no groups"),
     (Feature.HEADERS, "headers", "keeps no headers"),
 )
-"""What a storage lacks that cannot keep an attribute, in the order of `PLAIN`."""
+"""The feature that a storage needs for each attribute, in the order of `PLAIN`."""
 _OPTIONS = (
     (Feature.RETENTION, "retention", "does not remove old messages"),
     (Feature.BACKOFF, "backoff", "has no back-off"),
@@ -78,7 +78,7 @@ _OPTIONS = (
     (Feature.PACE, "max-in-flight", "has no bound of messages in flight"),
     (Feature.PACE, "rate", "has no rate"),
 )
-"""What a storage lacks that cannot obey an option."""
+"""The feature that a storage needs for each option."""
 
 DEFAULT_MAX = 3600 * SECOND
 """The longest back-off of a queue that names none."""

@@ -224,15 +224,16 @@ def delivery_of(message: Stored, req: str | None = None) -> GetMessage:
     return answer if message.origin is None else with_origin(answer, message.origin)
 
 
-def peeked(message: Stored) -> Delivery:
-    """Returns the list entry for a message that was peeked at."""
+def entry_of(message: Stored, status: str | None = None) -> Delivery:
+    """Returns the list entry for a message of a claim, or one that was peeked at. status: shown if it was peeked
+    at."""
     entry = Delivery(
         message.mid,
         message.payload or b"",
         receives=message.receives,
         pushed_at=message.pushed_at,
         visible_at=message.visible_at,
-        status=message.status,
+        status=status,
         reason=message.reason,
         priority=message.priority or None,
         group=message.group or None,

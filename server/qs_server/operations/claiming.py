@@ -8,11 +8,10 @@ import qs_schemas as wire
 from qs_schemas import Message, errors
 from qs_serving.access.caller import NotAllowedError
 from qs_storage.engine import Batches, Claim, Claims, Draft, UnsupportedError
-from qs_storage.engine import Message as Stored
 from qs_storage.names import owned_name, split_name
 
 from ..broker.jobs import Pause
-from ..broker.subscriber import with_origin
+from ..broker.subscriber import entry_of
 from .service import Answer, BadRequestError, Service, duration, in_room, qid_of
 
 _SUMMED = 500
@@ -43,23 +42,7 @@ def get_claim(service: Service, request: wire.GetClaim) -> Message:
             f"part {part} of {parts} of claim {seq} is too much for one answer ({service.list_length} messages, "
             f"{service.document} bytes of payload): ask for more 'parts'"
         )
-    return wire.GetClaim(request.qid, messages=[_claimed(message) for message in found])
-
-
-def _claimed(message: Stored) -> wire.Delivery:
-    """Returns the list entry for a message of a claim."""
-    entry = wire.Delivery(
-        message.mid,
-        message.payload or b"",
-        receives=message.receives,
-        pushed_at=message.pushed_at,
-        reason=message.reason,
-        priority=message.priority or None,
-        group=message.group or None,
-        expires_at=message.expires_at,
-        headers=dict(message.headers),
-    )
-    return with_origin(entry, message.origin)
+    return wire.GetClaim(request.qid, messages=list(map(entry_of, found)))
 
 
 def ack_claim(service: Service, request: wire.AckClaim) -> Answer:

@@ -23,7 +23,7 @@ from qs_storage.engine import (
 from qs_storage.engine import Message as Stored
 
 from ..broker.jobs import Pause
-from ..broker.subscriber import bytes_of, delivery_of, peeked, with_origin
+from ..broker.subscriber import bytes_of, delivery_of, entry_of, with_origin
 from .service import Answer, BadRequestError, Service, duration, in_room, microseconds, mid_of, qid_of
 
 _IDS = 2
@@ -120,7 +120,7 @@ def _peek_list(service: Service, request: wire.GetMessage) -> Answer:
         if room < 0 and answer.messages:
             answer.more = True
             break
-        answer.messages.append(peeked(found))
+        answer.messages.append(entry_of(found, found.status))
     return answer
 
 

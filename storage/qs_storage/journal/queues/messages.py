@@ -84,8 +84,8 @@ class MessageTable(ABC):
         self.ends = MidMap()
         """The times from which messages are not handed out any more, in microseconds since the Epoch."""
         self.lifetimes = Expiries(self.ends)
-        """The same in the order of the times. An entry is taken out when it is due, and put back if the message was in
-        flight then and is not any more."""
+        """Lists `ends` in the order of the times. An entry is taken out when it is due, and put back if the message was
+        in flight then and is not any more."""
         self.outlived: set[int] = set()
         """Messages in flight whose entries were taken out: only these need new ones, or each release would add one."""
         self.held: set[int] = set()
