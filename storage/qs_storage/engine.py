@@ -135,6 +135,14 @@ class RemoteError(StorageError):
     """The remote server does not answer, or refuses. The text names the server, and says what to do."""
 
 
+class UnavailableError(RemoteError):
+    """The remote server cannot be asked now, and nothing was changed."""
+
+
+class NotKnownError(RemoteError):
+    """Whether the remote server has done what was asked is not known. Repeating it is safe for a push with a key."""
+
+
 class Durability(Enum):
     """The faults that an answered operation survives: ALWAYS a power loss, INTERVAL a power loss 50 ms later, NONE a
     kill of the process."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from .disk import Disk
 from .engine import (
     Clock,
+    Draft,
     Feature,
     Message,
     NoSuchQueueError,
@@ -23,6 +24,7 @@ from .engine import (
     Queue,
     QueueExistsError,
     Receipt,
+    RemoteError,
     StorageError,
     UnsupportedError,
 )
@@ -97,6 +99,181 @@ class RemoteEngine(Protocol):
 
     def close(self) -> None:
         """Closes the connections. Messages stay at the other server."""
+
+
+# -- engines that gather requests
+
+T = TypeVar("T")
+
+
+class Operation(Generic[T]):
+    """A request to an engine that gathers requests, and its result.
+
+    Ensures that `result` is there, and never changes, when `done` is called. `done` is called once, in any thread, with
+    all operations that have the same `done` and end together. Any thread may wait for it, or stop it. Assumes that an
+    operation is submitted once."""
+
+    __slots__ = ("_done", "_ended", "_error", "_result", "stopped")
+
+    def __init__(self) -> None:
+        self._done: Callable[[Sequence[Operation[Any]]], None] | None = None
+        self._ended: threading.Event | None = None
+        self._result: list[T] = []  # a list, as None may be a result
+        self._error: Exception | None = None
+        self.stopped = False
+        """True if nobody wants the result any more: a receive that waits ends soon, without messages. The engine gives
+        back what such a receive has got."""
+
+    def on_end(self, done: "Callable[[Sequence[Operation[Any]]], None]") -> None:
+        """Sets what is called when the operation has ended. Call it before `submit`. It has to be quick."""
+        self._done = done
+
+    def wait(self) -> T:
+        """Waits in this thread until the operation has ended, and returns its result or raises its error."""
+        assert self._ended is not None
+        self._ended.wait()
+        return self.result()
+
+    def begin_wait(self) -> None:
+        """Makes `wait` possible. Call it before `submit`."""
+        self._ended = threading.Event()
+
+    @property
+    def has_ended(self) -> bool:
+        return bool(self._result) or self._error is not None
+
+    def result(self) -> T:
+        """Returns the result, or raises the error. RemoteError if the operation has not ended."""
+        if self._error is not None:
+            raise self._error
+        if not self._result:
+            raise RemoteError("the request was given up, as the server stops or the client has gone; it may be done")
+        return self._result[0]
+
+    # -- for the engine
+
+    def succeed(self, result: T) -> None:
+        """Sets the result. `end_all` tells of it."""
+        self._result.append(result)
+
+    def fail(self, error: Exception) -> None:
+        """Sets the error. `end_all` tells of it."""
+        self._error = error
+
+
+def end_all(operations: "Sequence[Operation[Any]]") -> None:
+    """Tells of the end of operations whose results are set: once for all with the same `done`."""
+    told: dict[Callable[[Sequence[Operation[Any]]], None], list[Operation[Any]]] = {}
+    for operation in operations:
+        if operation._done is not None:  # noqa: SLF001 - of its own class
+            told.setdefault(operation._done, []).append(operation)  # noqa: SLF001
+        if operation._ended is not None:  # noqa: SLF001
+            operation._ended.set()  # noqa: SLF001
+    for done, ended in told.items():
+        done(ended)
+
+
+class Push(Operation[list[int]]):
+    """Stores messages: see `Queue.push`."""
+
+    __slots__ = ("drafts", "qid")
+
+    def __init__(self, qid: str, drafts: Sequence[Draft]) -> None:
+        super().__init__()
+        self.qid = qid
+        self.drafts = drafts
+
+
+class Receive(Operation[list[Message]]):
+    """Receives messages: see `Engine.receive`. wait: seconds for which the operation waits for a message."""
+
+    __slots__ = ("count", "deadline", "given", "held", "max_bytes", "qids", "visibility", "wait_seconds")
+
+    def __init__(
+        self,
+        qids: Sequence[str],
+        count: int,
+        visibility: int | None,
+        max_bytes: int,
+        *,
+        wait: float = 0,
+        held: bool = False,
+        given: bool = False,
+    ) -> None:
+        super().__init__()
+        self.qids = qids
+        self.count = count
+        self.visibility = visibility
+        self.max_bytes = max_bytes
+        self.wait_seconds = wait
+        self.held = held
+        self.given = given
+        self.deadline = 0.0
+        """When it ends without messages, by the monotonic clock. The engine sets it."""
+
+
+class Delete(Operation[list[StorageError | None]]):
+    """Removes messages: see `Queue.delete`. The result has for each receipt what `Queue.delete` would raise, else
+    None."""
+
+    __slots__ = ("qid", "receipts")
+
+    def __init__(self, qid: str, receipts: Sequence[Receipt]) -> None:
+        super().__init__()
+        self.qid = qid
+        self.receipts = receipts
+
+
+class Release(Operation[int | None]):
+    """Makes a message visible: see `Queue.release`."""
+
+    __slots__ = ("counts", "delay", "qid", "reason", "receipt")
+
+    def __init__(self, qid: str, receipt: Receipt, delay: int | None, *, counts: bool, reason: str | None) -> None:
+        super().__init__()
+        self.qid = qid
+        self.receipt = receipt
+        self.delay = delay
+        self.counts = counts
+        self.reason = reason
+
+
+class Reject(Operation[None]):
+    """Makes a message a dead letter: see `Queue.reject`."""
+
+    __slots__ = ("qid", "reason", "receipt")
+
+    def __init__(self, qid: str, receipt: Receipt, reason: str | None) -> None:
+        super().__init__()
+        self.qid = qid
+        self.receipt = receipt
+        self.reason = reason
+
+
+class Extend(Operation[int]):
+    """Moves the end of a window: see `Queue.extend`."""
+
+    __slots__ = ("qid", "receipt", "visibility")
+
+    def __init__(self, qid: str, receipt: Receipt, visibility: int | None) -> None:
+        super().__init__()
+        self.qid = qid
+        self.receipt = receipt
+        self.visibility = visibility
+
+
+class GatheringEngine(RemoteEngine, Protocol):
+    """A remote engine that does many requests together: those that come in one sweep share a transaction.
+
+    Its methods may be called in threads, as those of any remote engine. `submit` needs no thread for each request."""
+
+    def submit(self, operations: Sequence[Operation[Any]]) -> None:
+        """Begins operations, and returns at once. They may be done in any order, and together. May be called in any
+        thread. Errors are those of the operations."""
+
+    def knows(self, qid: str) -> bool:
+        """Tells whether `queues` is complete as far as this queue is concerned. False if the other server has never
+        answered since the start: then there may be a queue of this name."""
 
 
 # -- finding an engine
