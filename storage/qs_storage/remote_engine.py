@@ -129,9 +129,9 @@ class Operation(Generic[T]):
         self._done = done
 
     def wait(self) -> T:
-        """Waits in this thread until the operation has ended, and returns its result or raises its error."""
-        assert self._ended is not None
-        self._ended.wait()
+        """Waits in this thread until the operation has ended, after `begin_wait`. Returns its result, or raises."""
+        if self._ended is not None:
+            self._ended.wait()
         return self.result()
 
     def begin_wait(self) -> None:
@@ -165,10 +165,10 @@ def end_all(operations: "Sequence[Operation[Any]]") -> None:
     """Tells of the end of operations whose results are set: once for all with the same `done`."""
     told: dict[Callable[[Sequence[Operation[Any]]], None], list[Operation[Any]]] = {}
     for operation in operations:
-        if operation._done is not None:  # noqa: SLF001 - of its own class
-            told.setdefault(operation._done, []).append(operation)  # noqa: SLF001
-        if operation._ended is not None:  # noqa: SLF001
-            operation._ended.set()  # noqa: SLF001
+        if operation._done is not None:
+            told.setdefault(operation._done, []).append(operation)
+        if operation._ended is not None:
+            operation._ended.set()
     for done, ended in told.items():
         done(ended)
 
