@@ -1,4 +1,4 @@
-"""The tables of the storage `postgres`: the schema `qs` of a database, how it is made, and which version a server needs.
+"""The tables of the storage `postgres`: the schema `qs` of a database, and how it is made and checked.
 
 A message is one row of `messages`, which is never updated, and one row of either `line` (visible, in the order in which
 messages are handed out) or `hidden` (in flight, delayed, waiting for its group, or claimed). Receiving moves it from
@@ -18,7 +18,9 @@ from ..engine import StorageError
 VERSION = 1
 """The version of the schema that this program reads and writes."""
 
-_QUEUE_TABLE = "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0"
+_QUEUE_TABLE = (
+    "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0"
+)
 """Of tables whose rows come and go: autovacuum comes when two of a hundred rows are dead, and does not sleep."""
 
 _TABLES = f"""
@@ -164,7 +166,9 @@ def migrate(dsn: str) -> str:
                 connection.execute(_STEPS[version])
             connection.execute("DELETE FROM qs.version")
             connection.execute("INSERT INTO qs.version VALUES (%s)", [VERSION])
-            return f"the schema qs was made, with version {VERSION}" if not found else f"the schema qs now has {VERSION}"
+            return (
+                f"the schema qs was made, with version {VERSION}" if not found else f"the schema qs now has {VERSION}"
+            )
     except psycopg.Error as error:
         raise StorageError(f"the schema qs could not be made: {_line(error)}") from None
 
@@ -174,16 +178,20 @@ def check(connection: "psycopg.Connection[object]") -> None:
     try:
         found = _version(connection)
     except pg.InsufficientPrivilege as error:
-        raise StorageError(f"{_line(error)}: the role that serves needs USAGE on the schema qs, see docs/postgres.md") from None
+        raise StorageError(
+            f"{_line(error)}: the role that serves needs USAGE on the schema qs, see docs/postgres.md"
+        ) from None
     if found > VERSION:
         raise StorageError(_newer(found))
     if found < VERSION:
         has = f"has version {found} of the schema qs" if found else "has no schema qs"
-        raise StorageError(f"the database {has}, and version {VERSION} is needed: run queue-server.py --postgres … --migrate")
+        raise StorageError(
+            f"the database {has}, and version {VERSION} is needed: run queue-server.py --postgres … --migrate"
+        )
 
 
 def _newer(found: int) -> str:
-    return f"the database has version {found} of the schema qs, and this program knows version {VERSION}: update the program"
+    return f"the database has version {found} of the schema qs; this program knows version {VERSION}: update it"
 
 
 def _version(connection: "psycopg.Connection[object]") -> int:

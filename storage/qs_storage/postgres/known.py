@@ -1,0 +1,132 @@
+"""The queues of the database as this server knows them, and what the parts of the storage share."""
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..engine import PRIORITIES, Clock, NoSuchQueueError, Options, Stats
+from ..policy import DeadLetterMoves
+from .links import Links
+
+FOREVER = 1 << 62
+"""The end of what no time ends: microseconds."""
+IN_FLIGHT, DELAYED, PARKED, CLAIMED = 1, 2, 3, 4
+"""The states of hidden messages. PARKED: the message waits for others of its group."""
+_NUMBERS = 56
+"""Bits of the number in a place."""
+PLAIN_PLACE = (PRIORITIES - 1) << _NUMBERS
+"""Added to the id, the place of a message without a priority, except in a fair queue."""
+_LEAST_LOOK = 1.0
+"""Seconds between two looks at a whole line, at least."""
+_LOOKING = 50
+"""A look at a whole line may take one part in so many of the time."""
+
+
+def place_of(priority: int, number: int) -> int:
+    """Returns where a message stands in the line: those of higher priority first, within one by number."""
+    return (PRIORITIES - 1 - priority) << _NUMBERS | number
+
+
+def priority_at(place: int) -> int:
+    return PRIORITIES - 1 - (place >> _NUMBERS)
+
+
+class Floors:
+    """Remembers from where a queue's line has to be read.
+
+    Rows that were taken stay in the index until no transaction sees them any more, which may be hours: a read from the
+    line's beginning would pass all of them. So each priority has a floor, below which this server knows of no row.
+
+    Only a hint: what others put below a floor is found by the next look at the whole line. So looks come about once a
+    second, and more rarely if one takes long. `lower` makes a floor right at once."""
+
+    __slots__ = ("_floors", "_look_at")
+
+    def __init__(self) -> None:
+        self._floors = [0] * PRIORITIES
+        self._look_at = 0.0
+
+    def ranges(self) -> tuple[list[int], list[int], bool]:
+        """Returns from which place to which each priority has to be read, in the order of the line, and whether this is
+        a look at the whole line."""
+        whole = time.monotonic() >= self._look_at
+        lows = [number << _NUMBERS for number in range(PRIORITIES)]
+        highs = [*lows[1:], PRIORITIES << _NUMBERS]
+        if not whole:
+            lows = list(map(max, lows, self._floors))
+        return lows, highs, whole
+
+    def looked(self, seconds: float) -> None:
+        """Notes that a look at the whole line took so long."""
+        self._look_at = time.monotonic() + max(_LEAST_LOOK, _LOOKING * seconds)
+
+    def taken(self, place: int) -> None:
+        """Notes that everything of the same priority up to this place is gone."""
+        level = place >> _NUMBERS
+        self._floors[level] = max(self._floors[level], place + 1)
+
+    def lower(self, place: int) -> None:
+        """Notes that there is a row at this place."""
+        level = place >> _NUMBERS
+        self._floors[level] = min(self._floors[level], place)
+
+    def forget(self) -> None:
+        """Notes that there may be a row anywhere."""
+        self._look_at = 0.0
+
+
+@dataclass(eq=False)
+class Known:
+    """A queue of the database. number: its number there; counts: the events since this server's start; moves: moves its
+    dead letters."""
+
+    number: int
+    qid: str
+    options: Options
+    counts: Stats = field(default_factory=Stats)
+    floors: Floors = field(default_factory=Floors)
+    moves: DeadLetterMoves = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.moves = DeadLetterMoves(self.qid, self.options)
+
+
+@dataclass(eq=False)
+class Shared:
+    """What all parts of the storage have in common. now: the database's time in microseconds; server: this server's
+    number in the table `servers`; arrived: called with (queue, the lowest place) when rows have come into a line, after
+    the commit, in any thread."""
+
+    links: Links
+    now: Clock
+    arrived: Callable[[Known, int], None]
+    server: int = 0
+    queues: dict[str, Known] = field(default_factory=dict)
+    """Replaced as a whole when queues come or go, so that threads can read it without a lock."""
+
+    def known(self, qid: str) -> Known:
+        """Returns a queue. NoSuchQueueError."""
+        found = self.queues.get(qid)
+        if found is None:
+            raise NoSuchQueueError(f"there is no queue {qid!r}")
+        return found
+
+
+_DEFAULTS = asdict(Options())
+
+
+def options_as_json(options: Options) -> str:
+    """Returns the options that differ from the defaults, as text."""
+    return json.dumps({name: value for name, value in asdict(options).items() if value != _DEFAULTS[name]})
+
+
+def options_from(found: dict[str, Any], storage: str) -> Options:
+    """Returns the options in a row of `queues`. Leaves out those of a later version."""
+    return Options(**{**{name: found[name] for name in found if name in _DEFAULTS}, "storage": storage})
+
+
+def lowest(places: Iterable[int]) -> int:
+    """Returns the lowest of places, a place above all for none."""
+    return min(places, default=FOREVER)

@@ -1,0 +1,277 @@
+"""Connections to the database: how they are made, what is sent through them, and what an error means.
+
+Each transaction goes through `Link.transact`. Before its COMMIT is sent, an error means that nothing was changed, and
+the caller may repeat it. From then on, an error means that nobody knows, and the answer has to say so.
+"""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+from psycopg import conninfo
+from psycopg import errors as pg
+
+from ..engine import NotKnownError, QueueFullError, StorageError, UnavailableError
+from . import schema
+
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+PATIENCE = 10.0
+"""Seconds for which a request waits for a database that does not answer, before it is refused."""
+COMMIT_PATIENCE = 30.0
+"""Seconds for which a commit waits for its answer, before it is said to be not known. A commit that waits for a standby
+waits for as long as that takes: a short bound would call every slow standby a fault."""
+_LONGEST_PAUSE = 1.0
+_SETTINGS = {
+    # The planner knows these tables as they were at the last ANALYZE, when they may have been empty: then it would read
+    # whole tables, with all their dead rows. Each statement here is for one index.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    # A timeout that ended a COMMIT would end its wait for a standby: see `Link._commit`. The links have bounds of their
+    # own.
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "client_min_messages": "warning",
+    "default_transaction_isolation": "read\\ committed",
+    "bytea_output": "hex",
+}
+_KEPT_ALIVE = {
+    "connect_timeout": "3",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+    "application_name": "qs",
+    "target_session_attrs": "read-write",  # nothing is read from a standby
+}
+"""Parameters of libpq that a DSN may replace."""
+_FINAL = (pg.InvalidAuthorizationSpecification, pg.InvalidCatalogName, pg.InsufficientPrivilege, pg.UndefinedTable)
+"""Errors that no repetition ends: an operator has to do something."""
+_PASSING = (
+    pg.TransactionRollback,  # a deadlock, or a conflict with what others do
+    pg.QueryCanceled,
+    pg.LockNotAvailable,
+    pg.ReadOnlySqlTransaction,  # a primary that has become a standby
+    pg.OperatorIntervention,
+    pg.InsufficientResources,
+    pg.InvalidSqlStatementName,  # a prepared statement of another session, behind a pool
+)
+
+
+def with_settings(dsn: str) -> str:
+    """Returns a DSN with this program's settings, where it says nothing else. UnavailableError for one that cannot be
+    read."""
+    try:
+        given = conninfo.conninfo_to_dict(dsn)
+    except psycopg.Error as error:
+        raise UnavailableError(f"the DSN of PostgreSQL cannot be read: {line_of(error)}") from None
+    options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
+    given["options"] = f"{options} {given.get('options') or ''}".strip()
+    return conninfo.make_conninfo("", **{**_KEPT_ALIVE, **given})
+
+
+def line_of(error: Exception) -> str:
+    """Returns the text of an error in one line."""
+    return " ".join(str(error).split())
+
+
+def is_full(error: Exception) -> bool:
+    """Tells whether the database's disk is full."""
+    return isinstance(error, pg.DiskFull)
+
+
+def is_passing(error: Exception) -> bool:
+    """Tells whether an error may be gone when the same is tried again, maybe with a new connection."""
+    if isinstance(error, _FINAL) or is_full(error):
+        return False
+    if isinstance(error, _PASSING):
+        return True
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+
+
+class Link:
+    """One connection, made again when it is lost. For one thread at a time.
+
+    Ensures that `transact` has changed nothing if it raises anything but NotKnownError."""
+
+    def __init__(self, dsn: str, watch: "Watchdog") -> None:
+        self._dsn = dsn
+        self._watch = watch
+        self._connection: psycopg.Connection[Row] | None = None
+        self._warned = ""
+        """The last warning of the server."""
+        self._ends_at: float | None = None
+
+    @property
+    def connection(self) -> "psycopg.Connection[Row]":
+        """The open connection. Connects if there is none. psycopg.Error, StorageError."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=0)
+            try:
+                schema.check(connection)
+            except BaseException:
+                connection.close()
+                raise
+            connection.add_notice_handler(self._note)
+            connection.prepared_max = 1000
+            self._connection = connection
+        return connection
+
+    def _note(self, notice: pg.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            self._warned = notice.message_primary or "a warning"
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def transact(self, step: "Callable[[psycopg.Connection[Row]], T]") -> T:
+        """Runs a step as one transaction. The step may be repeated if this raises a psycopg.Error. NotKnownError if the
+        outcome of the commit is not known; StorageError as the step raises; then nothing has changed."""
+        connection = self.connection
+        self._watch.begin(self, PATIENCE)
+        try:
+            with connection.pipeline():  # BEGIN goes with the first statements
+                connection.execute("BEGIN")
+                result = step(connection)
+        except BaseException:
+            self._roll_back(connection)
+            raise
+        finally:
+            self._watch.end(self)
+        self._commit(connection)
+        return result
+
+    def _commit(self, connection: "psycopg.Connection[Row]") -> None:
+        """Commits. A commit that waits for a standby, and whose wait is cancelled, succeeds with a warning: it is
+        durable here and maybe nowhere else, which is less than was asked for."""
+        self._warned = ""
+        self._watch.begin(self, COMMIT_PATIENCE)
+        try:
+            status = connection.execute("COMMIT").statusmessage
+        except psycopg.Error as error:
+            if connection.closed or connection.broken:
+                raise NotKnownError(
+                    f"the connection was lost during a commit, which may be done: {line_of(error)}"
+                ) from None
+            raise  # the server says that it did not commit
+        finally:
+            self._watch.end(self)
+        if status != "COMMIT":
+            raise pg.InternalError(f"the database answered a commit with {status}")
+        if self._warned:
+            raise NotKnownError(f"a commit is not known to be where it should be: {self._warned}")
+
+    def _roll_back(self, connection: "psycopg.Connection[Row]") -> None:
+        try:
+            if not connection.closed:
+                connection.execute("ROLLBACK")
+        except psycopg.Error:
+            self.close()
+
+    def cut(self) -> None:
+        """Ends the connection, from any thread: a thread that waits for an answer gets an error."""
+        connection = self._connection
+        try:
+            if connection is not None and not connection.closed:
+                with socket.socket(fileno=socket.dup(connection.fileno())) as duplicate:
+                    duplicate.shutdown(socket.SHUT_RDWR)
+        except (OSError, psycopg.Error):
+            pass  # it has ended by itself
+
+
+class Watchdog:
+    """Cuts links whose server has not answered in time: libpq has no bound on the wait for an answer."""
+
+    def __init__(self) -> None:
+        self._until: dict[Link, float] = {}
+
+    def begin(self, link: Link, seconds: float) -> None:
+        self._until[link] = time.monotonic() + seconds
+
+    def end(self, link: Link) -> None:
+        self._until.pop(link, None)
+
+    def look(self) -> None:
+        """Cuts what is late. Call it about once a second."""
+        now = time.monotonic()
+        for link, until in list(self._until.items()):
+            if until < now:
+                _logger.warning("PostgreSQL has not answered in time: the connection is given up")
+                self._until.pop(link, None)
+                link.cut()
+
+
+class Links:
+    """The connections for requests that are not gathered, and the way in which all requests try again.
+
+    Ensures that at most `most` connections are open. Several threads may use it."""
+
+    def __init__(self, dsn: str, most: int) -> None:
+        self.dsn = with_settings(dsn)
+        self.watchdog = Watchdog()
+        self.stopping = threading.Event()
+        self._free = threading.BoundedSemaphore(most)
+        self._idle: list[Link] = []
+
+    def new(self) -> Link:
+        """Returns a link of the caller's own, which connects when it is used."""
+        return Link(self.dsn, self.watchdog)
+
+    def run(self, step: "Callable[[psycopg.Connection[Row]], T]") -> T:
+        """Runs a step as one transaction, again if it fails before its commit for a reason that may pass.
+        UnavailableError after `PATIENCE`; NotKnownError; StorageError as the step raises."""
+        with self._free:
+            link = self._idle.pop() if self._idle else self.new()
+            try:
+                return self.repeat(lambda: link.transact(step), link)
+            finally:
+                self._idle.append(link)
+
+    def repeat(self, attempt: Callable[[], T], link: Link, begun: float | None = None) -> T:
+        """Calls attempt until it succeeds. begun: since when the request waits, by the monotonic clock. Raises as
+        `run`."""
+        until = (time.monotonic() if begun is None else begun) + PATIENCE
+        pause = 0.02
+        while True:
+            try:
+                return attempt()
+            except psycopg.Error as error:
+                if isinstance(error, pg.ReadOnlySqlTransaction):
+                    link.close()  # the next connection finds the primary
+                if not is_passing(error) or time.monotonic() + pause >= until or self.stopping.is_set():
+                    raise translated(error) from None
+            self.stopping.wait(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def close(self) -> None:
+        self.stopping.set()
+        for link in self._idle:
+            link.close()
+
+
+def translated(error: psycopg.Error) -> StorageError:
+    """Returns the error for a client: nothing was changed."""
+    if is_full(error):
+        return QueueFullError(f"the disk of the database is full: {line_of(error)}")
+    return UnavailableError(f"PostgreSQL refuses or does not answer, and nothing was changed: {line_of(error)}")
+
+
+def rows(connection: "psycopg.Connection[Row]", statement: LiteralString, given: Sequence[object] = ()) -> list[Row]:
+    """Runs a statement, and returns its rows. Values go from and to the server in binary form."""
+    cursor = connection.cursor(binary=True)
+    cursor.execute(statement, given)
+    return cursor.fetchall() if cursor.description else []
