@@ -18,6 +18,8 @@ _NUMBERS = 56
 """Bits of the number in a place."""
 PLAIN_PLACE = (PRIORITIES - 1) << _NUMBERS
 """Added to the id, the place of a message without a priority, except in a fair queue."""
+LEVELS = [level << _NUMBERS for level in range(PRIORITIES)]
+"""The first place of each priority, the highest first."""
 _LEAST_LOOK = 1.0
 """Seconds between two looks at a whole line, at least."""
 _LOOKING = 50
@@ -42,38 +44,41 @@ class Floors:
     Only a hint: what others put below a floor is found by the next look at the whole line. So looks come about once a
     second, and more rarely if one takes long. `lower` makes a floor right at once."""
 
-    __slots__ = ("_floors", "_look_at")
+    __slots__ = ("_floors", "_look_at", "changes")
 
     def __init__(self) -> None:
         self._floors = [0] * PRIORITIES
         self._look_at = 0.0
+        self.changes = 0
+        """Counts calls of `lower`: a read that began before such a call does not know of the row."""
 
-    def ranges(self) -> tuple[list[int], list[int], bool]:
-        """Returns from which place to which each priority has to be read, in the order of the line, and whether this is
-        a look at the whole line."""
-        whole = time.monotonic() >= self._look_at
-        lows = [number << _NUMBERS for number in range(PRIORITIES)]
-        highs = [*lows[1:], PRIORITIES << _NUMBERS]
-        if not whole:
-            lows = list(map(max, lows, self._floors))
-        return lows, highs, whole
+    def ranges(self) -> tuple[list[int], bool]:
+        """Returns from which place each priority has to be read, the highest first, and whether this is a look at the
+        whole line."""
+        if time.monotonic() >= self._look_at:
+            return list(LEVELS), True
+        return list(map(max, LEVELS, self._floors)), False
 
     def looked(self, seconds: float) -> None:
         """Notes that a look at the whole line took so long."""
         self._look_at = time.monotonic() + max(_LEAST_LOOK, _LOOKING * seconds)
 
-    def taken(self, place: int) -> None:
-        """Notes that everything of the same priority up to this place is gone."""
-        level = place >> _NUMBERS
-        self._floors[level] = max(self._floors[level], place + 1)
+    def taken(self, places: Iterable[int], changes: int) -> None:
+        """Notes that these rows were the first of their priorities. changes: `changes` as it was before the read."""
+        if changes == self.changes:
+            for place in places:
+                self._floors[place >> _NUMBERS] = place + 1
 
     def lower(self, place: int) -> None:
-        """Notes that there is a row at this place."""
+        """Notes that there is a row at this place, and maybe more behind it."""
+        self.changes += 1
         level = place >> _NUMBERS
-        self._floors[level] = min(self._floors[level], place)
+        if level < PRIORITIES:
+            self._floors[level] = min(self._floors[level], place)
 
     def forget(self) -> None:
         """Notes that there may be a row anywhere."""
+        self.changes += 1
         self._look_at = 0.0
 
 
@@ -95,16 +100,20 @@ class Known:
 
 @dataclass(eq=False)
 class Shared:
-    """What all parts of the storage have in common. now: the database's time in microseconds; server: this server's
-    number in the table `servers`; arrived: called with (queue, the lowest place) when rows have come into a line, after
-    the commit, in any thread."""
+    """What all parts of the storage have in common. now: the database's time in microseconds; arrived: called with
+    (queue, the lowest place, how many) when rows have come into a line, after the commit, in any thread; due: called
+    with the end of what was hidden, after the commit."""
 
     links: Links
     now: Clock
-    arrived: Callable[[Known, int], None]
+    arrived: Callable[[Known, int, int], None]
+    due: Callable[[int], None]
     server: int = 0
+    """This server's number in the table `servers`."""
     queues: dict[str, Known] = field(default_factory=dict)
     """Replaced as a whole when queues come or go, so that threads can read it without a lock."""
+    numbers: dict[int, Known] = field(default_factory=dict)
+    """The same queues by their numbers."""
 
     def known(self, qid: str) -> Known:
         """Returns a queue. NoSuchQueueError."""

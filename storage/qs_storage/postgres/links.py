@@ -8,8 +8,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, LiteralString, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import conninfo
@@ -17,10 +17,12 @@ from psycopg import errors as pg
 
 from ..engine import NotKnownError, QueueFullError, StorageError, UnavailableError
 from . import schema
+from .arrays import register
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Row = tuple[Any, ...]
+Connection = psycopg.Connection[Row]
 
 PATIENCE = 10.0
 """Seconds for which a request waits for a database that does not answer, before it is refused."""
@@ -108,13 +110,13 @@ class Link:
     def __init__(self, dsn: str, watch: "Watchdog") -> None:
         self._dsn = dsn
         self._watch = watch
-        self._connection: psycopg.Connection[Row] | None = None
+        self._connection: Connection | None = None
         self._warned = ""
         """The last warning of the server."""
         self._ends_at: float | None = None
 
     @property
-    def connection(self) -> "psycopg.Connection[Row]":
+    def connection(self) -> Connection:
         """The open connection. Connects if there is none. psycopg.Error, StorageError."""
         connection = self._connection
         if connection is None or connection.closed:
@@ -124,6 +126,7 @@ class Link:
             except BaseException:
                 connection.close()
                 raise
+            register(connection)
             connection.add_notice_handler(self._note)
             connection.prepared_max = 1000
             self._connection = connection
@@ -138,7 +141,7 @@ class Link:
         if connection is not None:
             connection.close()
 
-    def transact(self, step: "Callable[[psycopg.Connection[Row]], T]") -> T:
+    def transact(self, step: "Callable[[Connection], T]") -> T:
         """Runs a step as one transaction. The step may be repeated if this raises a psycopg.Error. NotKnownError if the
         outcome of the commit is not known; StorageError as the step raises; then nothing has changed."""
         connection = self.connection
@@ -155,7 +158,7 @@ class Link:
         self._commit(connection)
         return result
 
-    def _commit(self, connection: "psycopg.Connection[Row]") -> None:
+    def _commit(self, connection: Connection) -> None:
         """Commits. A commit that waits for a standby, and whose wait is cancelled, succeeds with a warning: it is
         durable here and maybe nowhere else, which is less than was asked for."""
         self._warned = ""
@@ -175,7 +178,7 @@ class Link:
         if self._warned:
             raise NotKnownError(f"a commit is not known to be where it should be: {self._warned}")
 
-    def _roll_back(self, connection: "psycopg.Connection[Row]") -> None:
+    def _roll_back(self, connection: Connection) -> None:
         try:
             if not connection.closed:
                 connection.execute("ROLLBACK")
@@ -231,7 +234,7 @@ class Links:
         """Returns a link of the caller's own, which connects when it is used."""
         return Link(self.dsn, self.watchdog)
 
-    def run(self, step: "Callable[[psycopg.Connection[Row]], T]") -> T:
+    def run(self, step: "Callable[[Connection], T]") -> T:
         """Runs a step as one transaction, again if it fails before its commit for a reason that may pass.
         UnavailableError after `PATIENCE`; NotKnownError; StorageError as the step raises."""
         with self._free:
@@ -268,10 +271,3 @@ def translated(error: psycopg.Error) -> StorageError:
     if is_full(error):
         return QueueFullError(f"the disk of the database is full: {line_of(error)}")
     return UnavailableError(f"PostgreSQL refuses or does not answer, and nothing was changed: {line_of(error)}")
-
-
-def rows(connection: "psycopg.Connection[Row]", statement: LiteralString, given: Sequence[object] = ()) -> list[Row]:
-    """Runs a statement, and returns its rows. Values go from and to the server in binary form."""
-    cursor = connection.cursor(binary=True)
-    cursor.execute(statement, given)
-    return cursor.fetchall() if cursor.description else []

@@ -30,6 +30,7 @@ CREATE SEQUENCE qs.mids AS bigint;
 CREATE TABLE qs.queues (
     queue int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     qid text COLLATE "C" NOT NULL UNIQUE,
+    paused boolean NOT NULL,
     options jsonb NOT NULL
 );
 

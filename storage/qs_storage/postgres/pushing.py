@@ -1,0 +1,215 @@
+"""Pushes of one sweep: all that came together go into the database with a few statements."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..engine import SECOND, Draft, NoSuchQueueError, QueueFullError, StorageError
+from ..headers import pack_headers
+from ..policy import PLAIN
+from ..remote_engine import Push
+from . import order
+from .arrays import Array, Blobs, Int2s, Int4s, Int8s, Texts, columns
+from .known import DELAYED, FOREVER, PARKED, PLAIN_PLACE, Known, place_of
+from .transaction import Transaction
+
+KEY_WINDOW = 300 * SECOND
+"""The window in which a key counts."""
+
+LOCK_SHARED = "SELECT pg_advisory_xact_lock_shared(1, q) FROM unnest(%b::int[]) AS q"
+LOCK = "SELECT pg_advisory_xact_lock(1, q) FROM unnest(%b::int[]) AS q"
+"""The lock of a queue: whoever removes it, or counts what it holds, waits for the pushes into it."""
+_THERE = "SELECT queue FROM qs.queues WHERE queue = ANY (%b::int[])"
+HELD = """
+SELECT (SELECT count(*) FROM (SELECT FROM qs.line WHERE queue = %b::int LIMIT %b::bigint) AS l)
+    + (SELECT count(*) FROM (SELECT FROM qs.hidden WHERE queue = %b::int LIMIT %b::bigint) AS h)"""
+_PUSH = """
+WITH new AS MATERIALIZED (
+    SELECT nextval('qs.mids') AS id, u.queue, u.payload
+    FROM unnest(%b::int[], %b::bytea[]) WITH ORDINALITY AS u (queue, payload, number) ORDER BY u.number),
+kept AS (
+    INSERT INTO qs.messages (queue, id, pushed_at, stored_at, priority, payload)
+    SELECT n.queue, n.id, t.now, t.now, 0, n.payload FROM new AS n, (SELECT %b::bigint AS now) AS t),
+lined AS (
+    INSERT INTO qs.line (queue, place, id, receives, size)
+    SELECT n.queue, %b::bigint + n.id, n.id, 0, length(n.payload) FROM new AS n)
+SELECT id FROM new ORDER BY id"""
+_IDS = "SELECT nextval('qs.mids') FROM generate_series(1, %b::int)"
+_KEY = """
+INSERT INTO qs.keys AS k (queue, key, id, until)
+SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::bigint[])
+ON CONFLICT (queue, key) DO UPDATE SET id = excluded.id, until = excluded.until WHERE k.until <= %b::bigint
+RETURNING id"""
+_KEYED = """
+SELECT k.queue, k.key, k.id FROM unnest(%b::int[], %b::text[]) AS u (queue, key)
+JOIN qs.keys AS k ON k.queue = u.queue AND k.key = u.key"""
+KEEP = """
+INSERT INTO qs.messages (queue, id, pushed_at, stored_at, expires_at, priority, grp, ukey, headers, payload)
+SELECT * FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::smallint[], %b::text[],
+    %b::text[], %b::bytea[], %b::bytea[])"""
+LINE_UP = """
+INSERT INTO qs.line (queue, place, id, receives, size, grp, reason)
+SELECT * FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::text[], %b::text[])"""
+HIDE = """
+INSERT INTO qs.hidden (queue, id, place, until, receives, size, state, held, grp, reason)
+SELECT u.queue, u.id, u.place, u.until, u.receives, u.size, u.state, false, u.grp, u.reason
+FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::smallint[], %b::text[],
+    %b::text[]) AS u (queue, id, place, until, receives, size, state, grp, reason)"""
+
+KEPT_AS: tuple[type[Array], ...] = (Int4s, Int8s, Int8s, Int8s, Int8s, Int2s, Texts, Texts, Blobs, Blobs)
+LINED_AS: tuple[type[Array], ...] = (Int4s, Int8s, Int8s, Int4s, Int4s, Texts, Texts)
+HIDDEN_AS: tuple[type[Array], ...] = (Int4s, Int8s, Int8s, Int8s, Int4s, Int4s, Int2s, Texts, Texts)
+"""The types of the columns of KEEP, LINE_UP and HIDE."""
+
+
+class New(NamedTuple):
+    """A message that is being pushed. size: bytes of payload and headers."""
+
+    known: Known
+    mid: int
+    draft: Draft
+    headers: bytes
+    size: int
+
+
+def push(tx: Transaction, pushes: Sequence[Push]) -> None:
+    """Stores the messages of pushes. psycopg.Error."""
+    plain: list[tuple[Push, Known]] = []
+    others: list[tuple[Push, Known]] = []
+    limited: set[int] = set()
+    for operation in pushes:
+        known = tx.shared.queues.get(operation.qid)
+        if known is None:
+            tx.results.append((operation, NoSuchQueueError(f"there is no queue {operation.qid!r}")))
+            continue
+        if known.options.capacity is not None:
+            limited.add(known.number)
+        is_plain = all(not draft[1] and draft[2:] == PLAIN for draft in operation.drafts)
+        (plain if is_plain and not known.options.fair else others).append((operation, known))
+    numbers = sorted({known.number for _, known in [*plain, *others]})
+    if not numbers:
+        return
+    if limited:
+        tx.ask(LOCK, [Int4s(sorted(limited))])
+    tx.ask(LOCK_SHARED, [Int4s(number for number in numbers if number not in limited)])
+    there = tx.ask(_THERE, [Int4s(numbers)])
+    if limited:
+        plain, others = _fitting(tx, plain), _fitting(tx, others)
+    if plain:
+        queues = Int4s(known.number for operation, known in plain for _ in operation.drafts)
+        payloads = Blobs(draft[0] for operation, _ in plain for draft in operation.drafts)
+        given = tx.ask(_PUSH, [queues, payloads, tx.now, PLAIN_PLACE])
+    if len(there.fetchall()) < len(numbers):
+        raise _gone(tx, numbers)
+    if plain:
+        mids = iter([row[0] for row in given])
+        for operation, known in plain:
+            found = [next(mids) for _ in operation.drafts]
+            _note(tx, operation, known, found, found)
+    if others:
+        _push_others(tx, others)
+
+
+def _note(tx: Transaction, operation: Push, known: Known, mids: list[int], lined: list[int]) -> None:
+    tx.results.append((operation, mids))
+    tx.count(known, "pushed", len(mids))
+    if lined:
+        tx.arrive(known, PLAIN_PLACE + lined[0], len(lined))
+
+
+def _gone(tx: Transaction, numbers: list[int]) -> StorageError:
+    """Returns the error for pushes to a queue that another server has removed. The sweep is divided then, so that only
+    the concerned fail."""
+    there = {row[0] for row in tx.rows(_THERE, [Int4s(numbers)])}
+    gone = next((tx.shared.numbers[number].qid for number in numbers if number not in there), "")
+    return NoSuchQueueError(f"there is no queue {gone!r} any more")
+
+
+def held(tx: Transaction, known: Known, most: int) -> int:
+    """Counts what a queue holds, up to some `most`."""
+    return int(tx.rows(HELD, [known.number, most, known.number, most])[0][0])
+
+
+def _fitting(tx: Transaction, pushes: list[tuple[Push, Known]]) -> list[tuple[Push, Known]]:
+    """Returns the pushes for which their queues have room. Others are refused."""
+    found: list[tuple[Push, Known]] = []
+    counts: dict[Known, int] = {}
+    for operation, known in pushes:
+        capacity = known.options.capacity
+        if capacity is not None:
+            if known not in counts:
+                counts[known] = held(tx, known, capacity + 1)
+            if counts[known] + len(operation.drafts) > capacity:
+                refusal = f"queue {known.qid!r} holds {counts[known]} messages; its capacity is {capacity}"
+                tx.results.append((operation, QueueFullError(refusal)))
+                continue
+            counts[known] += len(operation.drafts)
+        found.append((operation, known))
+    return found
+
+
+def _push_others(tx: Transaction, pushes: list[tuple[Push, Known]]) -> None:
+    """Stores messages with delays, keys or other attributes."""
+    now = tx.now
+    drafts = [(known, draft) for operation, known in pushes for draft in operation.drafts]
+    ids = sorted(row[0] for row in tx.rows(_IDS, [len(drafts)]))
+    mids = _by_keys(tx, drafts, ids, now)
+    new = []
+    for (known, draft), mid, own in zip(drafts, mids, ids, strict=True):
+        if mid == own:
+            headers = pack_headers(draft.headers)
+            new.append(New(known, mid, draft, headers, len(draft.payload) + len(headers)))
+    store(tx, new)
+    answered = iter(mids)
+    for operation, _ in pushes:
+        tx.results.append((operation, [next(answered) for _ in operation.drafts]))
+    for each in new:
+        tx.count(each.known, "pushed")
+
+
+def _by_keys(tx: Transaction, drafts: list[tuple[Known, Draft]], ids: list[int], now: int) -> list[int]:
+    """Returns the id of each draft: its own, or that of the message that had its key first."""
+    first: dict[tuple[int, str], tuple[int, int]] = {}
+    for (known, draft), mid in zip(drafts, ids, strict=True):
+        if draft.key is not None:
+            first.setdefault((known.number, draft.key), (mid, FOREVER if draft.unique else now + KEY_WINDOW))
+    if not first:
+        return ids
+    keyed = sorted((*name, *kept) for name, kept in first.items())  # in one order everywhere, against deadlocks
+    queues, keys, mids, untils = columns(keyed, (Int4s, Texts, Int8s, Int8s))
+    ours = {row[0] for row in tx.rows(_KEY, [queues, keys, mids, untils, now])}
+    known_by = {(queue, key): mid for queue, key, mid, _ in keyed}
+    if len(ours) < len(keyed):
+        known_by |= {(queue, key): mid for queue, key, mid in tx.rows(_KEYED, [queues, keys])}
+    return [
+        mid if draft.key is None else known_by[known.number, draft.key]
+        for (known, draft), mid in zip(drafts, ids, strict=True)
+    ]
+
+
+def store(tx: Transaction, new: Sequence[New]) -> None:
+    """Stores new messages with all that they may have, in the line or hidden. Pushes and published batches come here.
+    psycopg.Error."""
+    if not new:
+        return
+    now = tx.now
+    states, numbers = order.admit(tx, new)
+    kept, lined, hidden = [], [], []
+    for each, state, number in zip(new, states, numbers, strict=True):
+        known, mid, draft, headers, size = each
+        ends = None if draft.expires is None else now + draft.expires
+        group, key = draft.group or None, draft.key if draft.unique else None
+        kept.append((known.number, mid, now, now, ends, draft.priority, group, key, headers or None, draft.payload))
+        place = place_of(draft.priority, number)
+        if draft.delay and state != PARKED:
+            hidden.append((known.number, mid, place, now + draft.delay, 0, size, DELAYED, group, None))
+            tx.due(now + draft.delay)
+        elif state == PARKED:
+            hidden.append((known.number, mid, place, FOREVER, 0, size, PARKED, group, None))
+        else:
+            lined.append((known.number, place, mid, 0, size, group, None))
+            tx.arrive(known, place)
+    tx.ask(KEEP, columns(kept, KEPT_AS))
+    if lined:
+        tx.ask(LINE_UP, columns(lined, LINED_AS))
+    if hidden:
+        tx.ask(HIDE, columns(hidden, HIDDEN_AS))

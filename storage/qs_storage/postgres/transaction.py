@@ -1,0 +1,114 @@
+"""One transaction: its statements, and its effects in memory, which count only when it is committed."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
+
+from ..remote_engine import Operation, end_all
+from .known import FOREVER, Known, Shared
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from .links import Connection, Link, Row
+
+T = TypeVar("T")
+
+
+class Transaction:
+    """Asks statements in one transaction, and collects its effects in memory.
+
+    Ensures that nothing of it changes memory before `settle`, which comes after the commit: a transaction may fail, and
+    be repeated with another object. Assumes one thread, and that each statement is a constant: values of clients are
+    parameters."""
+
+    __slots__ = ("_arrived", "_counted", "_due", "_later", "connection", "now", "results", "shared")
+
+    def __init__(self, connection: "Connection", shared: Shared) -> None:
+        self.connection = connection
+        self.shared = shared
+        self.now = shared.now()
+        """The time of the transaction, in microseconds."""
+        self.results: list[tuple[Operation[Any], Any]] = []
+        """Operations that end, with their results or errors."""
+        self._arrived: dict[Known, list[int]] = {}
+        self._counted: list[tuple[Known, str, int]] = []
+        self._due: int | None = None
+        self._later: list[Callable[[], object]] = []
+
+    def ask(self, statement: LiteralString, given: Sequence[object] = ()) -> "psycopg.Cursor[Row]":
+        """Sends a statement, with others that are asked before the first answer is read. Returns the cursor with which
+        its rows are read. psycopg.Error, maybe at a later call."""
+        cursor = self.connection.cursor(binary=True)
+        cursor.execute(statement, given)
+        return cursor
+
+    def rows(self, statement: LiteralString, given: Sequence[object] = ()) -> "list[Row]":
+        """Runs a statement that returns rows, and waits for them. psycopg.Error."""
+        return self.ask(statement, given).fetchall()
+
+    def arrive(self, known: Known, place: int, count: int = 1) -> None:
+        """Notes rows that have come into a line. place: the lowest of them."""
+        arrived = self._arrived.get(known)
+        if arrived is None:
+            self._arrived[known] = [place, count]
+        else:
+            arrived[0] = min(arrived[0], place)
+            arrived[1] += count
+
+    def wake(self, known: Known) -> None:
+        """Notes that a limit of the queue may let more messages out."""
+        self.arrive(known, FOREVER, 1)
+
+    def count(self, known: Known, event: str, number: int = 1) -> None:
+        """Counts an event. event: a field of Stats."""
+        self._counted.append((known, event, number))
+
+    def due(self, until: int) -> None:
+        """Notes when something hidden is due."""
+        if self._due is None or until < self._due:
+            self._due = until
+
+    def later(self, effect: Callable[[], object]) -> None:
+        """Has something done after the commit."""
+        self._later.append(effect)
+
+    def settle(self) -> None:
+        """Does what was noted, and tells of the operations that have ended."""
+        for known, event, number in self._counted:
+            setattr(known.counts, event, getattr(known.counts, event) + number)
+        for effect in self._later:
+            effect()
+        if self._due is not None:
+            self.shared.due(self._due)
+        for operation, result in self.results:
+            if isinstance(result, Exception):
+                operation.fail(result)
+            else:
+                operation.succeed(result)
+        for known, (place, number) in self._arrived.items():
+            self.shared.arrived(known, place, number)
+        end_all([operation for operation, _ in self.results])
+
+
+def run_on(link: "Link", shared: Shared, step: Callable[[Transaction], T]) -> T:
+    """Runs a step as one transaction on a link, and settles it: see `Link.transact`."""
+
+    def begun(connection: "Connection") -> tuple[Transaction, T]:
+        transaction = Transaction(connection, shared)
+        return transaction, step(transaction)
+
+    transaction, result = link.transact(begun)
+    transaction.settle()
+    return result
+
+
+def run(shared: Shared, step: Callable[[Transaction], T]) -> T:
+    """Runs a step as one transaction, again if it fails for a reason that may pass, and settles it: see `Links.run`."""
+
+    def begun(connection: "Connection") -> tuple[Transaction, T]:
+        transaction = Transaction(connection, shared)
+        return transaction, step(transaction)
+
+    transaction, result = shared.links.run(begun)
+    transaction.settle()
+    return result
