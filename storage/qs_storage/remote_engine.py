@@ -138,6 +138,10 @@ class Operation(Generic[T]):
         """Makes `wait` possible. Call it before `submit`."""
         self._ended = threading.Event()
 
+    def ends_within(self, seconds: float) -> bool:
+        """Waits in this thread for the end, after `begin_wait`. Returns False if it has not come after so long."""
+        return self._ended is None or self._ended.wait(seconds)
+
     @property
     def has_ended(self) -> bool:
         return bool(self._result) or self._error is not None
@@ -187,7 +191,7 @@ class Push(Operation[list[int]]):
 class Receive(Operation[list[Message]]):
     """Receives messages: see `Engine.receive`. wait: seconds for which the operation waits for a message."""
 
-    __slots__ = ("count", "deadline", "given", "held", "max_bytes", "qids", "visibility", "wait_seconds")
+    __slots__ = ("count", "deadline", "given", "held", "max_bytes", "qids", "seen", "visibility", "wait_seconds")
 
     def __init__(
         self,
@@ -210,6 +214,8 @@ class Receive(Operation[list[Message]]):
         self.given = given
         self.deadline = 0.0
         """When it ends without messages, by the monotonic clock. The engine sets it."""
+        self.seen: dict[str, int] = {}
+        """For the engine: how often messages had come to each queue when the receive was last tried."""
 
 
 class Delete(Operation[list[StorageError | None]]):
@@ -270,6 +276,10 @@ class GatheringEngine(RemoteEngine, Protocol):
     def submit(self, operations: Sequence[Operation[Any]]) -> None:
         """Begins operations, and returns at once. They may be done in any order, and together. May be called in any
         thread. Errors are those of the operations."""
+
+    def stop(self, operation: Receive) -> None:
+        """Ends a receive soon, without messages: nobody wants them any more. What it has got is given back. May be
+        called in any thread."""
 
     def knows(self, qid: str) -> bool:
         """Tells whether `queues` is complete as far as this queue is concerned. False if the other server has never

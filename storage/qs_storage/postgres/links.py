@@ -187,13 +187,8 @@ class Link:
 
     def cut(self) -> None:
         """Ends the connection, from any thread: a thread that waits for an answer gets an error."""
-        connection = self._connection
-        try:
-            if connection is not None and not connection.closed:
-                with socket.socket(fileno=socket.dup(connection.fileno())) as duplicate:
-                    duplicate.shutdown(socket.SHUT_RDWR)
-        except (OSError, psycopg.Error):
-            pass  # it has ended by itself
+        if self._connection is not None:
+            cut(self._connection)
 
 
 class Watchdog:
@@ -271,3 +266,13 @@ def translated(error: psycopg.Error) -> StorageError:
     if is_full(error):
         return QueueFullError(f"the disk of the database is full: {line_of(error)}")
     return UnavailableError(f"PostgreSQL refuses or does not answer, and nothing was changed: {line_of(error)}")
+
+
+def cut(connection: "psycopg.Connection[Any]") -> None:
+    """Ends a connection under a thread that waits for it."""
+    try:
+        if not connection.closed:
+            with socket.socket(fileno=socket.dup(connection.fileno())) as duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg.Error):
+        pass  # it has ended by itself

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .known import DELAYED, IN_FLIGHT, Known
+from .known import Known
+from .transaction import Transaction
 
 if TYPE_CHECKING:
     from .pushing import New
-    from .transaction import Transaction
 
 READY = 0
 
@@ -31,6 +31,3 @@ def allowance(tx: Transaction, known: Known, count: int) -> int:
 
 def given(tx: Transaction, known: Known, count: int) -> None:
     """Counts messages as handed out, after `allowance`."""
-
-
-_ = DELAYED, IN_FLIGHT

@@ -26,6 +26,7 @@ _QUEUE_TABLE = (
 _TABLES = f"""
 CREATE TABLE qs.version (version int NOT NULL);
 CREATE SEQUENCE qs.mids AS bigint;
+CREATE SEQUENCE qs.changes AS bigint;
 
 CREATE TABLE qs.queues (
     queue int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -49,7 +50,7 @@ CREATE TABLE qs.messages (
     PRIMARY KEY (queue, id)
 ) WITH ({_QUEUE_TABLE});
 ALTER TABLE qs.messages ALTER payload SET STORAGE EXTERNAL;
-CREATE INDEX messages_expires ON qs.messages (queue, expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX messages_expires ON qs.messages (expires_at) WHERE expires_at IS NOT NULL;
 
 CREATE TABLE qs.line (
     queue int NOT NULL,
@@ -81,6 +82,7 @@ CREATE TABLE qs.hidden (
     PRIMARY KEY (queue, id)
 ) WITH ({_QUEUE_TABLE});
 CREATE INDEX hidden_until ON qs.hidden (until);
+CREATE INDEX hidden_held ON qs.hidden (server) WHERE held;
 CREATE INDEX hidden_group ON qs.hidden (queue, grp, place) WHERE grp IS NOT NULL;
 CREATE INDEX hidden_claim ON qs.hidden (queue, consumer, seq, id) WHERE consumer IS NOT NULL;
 

@@ -44,8 +44,8 @@ SELECT u.number, h.state FROM unnest(%b::int[], %b::bigint[]) WITH ORDINALITY AS
 JOIN qs.messages AS m ON m.queue = u.queue AND m.id = u.id
 LEFT JOIN qs.hidden AS h ON h.queue = u.queue AND h.id = u.id"""
 _LOOK = """
-SELECT u.number, h.queue, h.id, h.place, h.until, h.receives, h.size, h.server, h.state, h.held, h.grp, h.reason, m.ukey,
-    m.pushed_at, m.stored_at, m.expires_at
+SELECT u.number, h.queue, h.id, h.place, h.until, h.receives, h.size, h.server, h.state, h.held, h.grp, h.reason,
+    m.ukey, m.pushed_at, m.stored_at, m.expires_at
 FROM unnest(%b::int[], %b::bigint[]) WITH ORDINALITY AS u (queue, id, number)
 JOIN qs.hidden AS h ON h.queue = u.queue AND h.id = u.id
 JOIN qs.messages AS m ON m.queue = u.queue AND m.id = u.id

@@ -1,0 +1,283 @@
+"""The `postgres` engine: queues in a PostgreSQL database, which any number of servers share. docs/postgres.md is its
+page for operators."""
+
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from ..engine import (
+    Clock,
+    Feature,
+    Message,
+    Options,
+    QueueExistsError,
+    QueueNotEmptyError,
+    UnsupportedError,
+)
+from ..names import directory_of
+from ..policy import check_dead_letter, contradiction_in
+from ..remote_engine import Operation, Receive
+from .arrays import Int4s
+from .hints import Hints
+from .known import Known, Shared, options_as_json
+from .links import Links, Watchdog
+from .looking import copy
+from .pushing import LOCK, held
+from .queue import PostgresQueue
+from .sweep import Sweeps
+from .transaction import Transaction, run
+from .upkeep import DatabaseClock, Upkeep
+from .waiting import Waiting
+
+_FIRST_CONTACT = 5.0
+"""Seconds for which a start waits for the database, to know its queues. Without it the server starts all the same."""
+_STOP_INTERVAL = 0.2
+"""Seconds between two looks at `stop`."""
+_MAKE = """
+INSERT INTO qs.queues (qid, paused, options) VALUES (%b::text, %b::boolean, %b::text::jsonb)
+ON CONFLICT (qid) DO NOTHING RETURNING queue"""
+_CHANGE = "UPDATE qs.queues SET paused = %b::boolean, options = %b::text::jsonb WHERE queue = %b::int RETURNING queue"
+_REMOVE = "DELETE FROM qs.queues WHERE queue = %b::int RETURNING queue"
+_TOUCH = "SELECT nextval('qs.changes')"
+_EMPTY = """
+WITH gone AS (SELECT ctid FROM qs.messages WHERE queue = %b::int LIMIT 5000)
+DELETE FROM qs.messages WHERE ctid = ANY (ARRAY(SELECT ctid FROM gone)) RETURNING 1"""
+_EMPTY_REST = (
+    "DELETE FROM qs.line WHERE queue = %b::int",
+    "DELETE FROM qs.hidden WHERE queue = %b::int",
+    "DELETE FROM qs.keys WHERE queue = %b::int",
+    "DELETE FROM qs.paces WHERE queue = %b::int",
+    "DELETE FROM qs.claims WHERE queue = %b::int",
+    "DELETE FROM qs.consumers WHERE queue = %b::int",
+    "DELETE FROM qs.staged WHERE queue = %b::int",
+    "DELETE FROM qs.producers WHERE queue = %b::int",
+)
+
+
+class PostgresEngine:
+    """The engine over a PostgreSQL database. See RemoteEngine and GatheringEngine.
+
+    Ensures:
+    1. An answer means that the change is committed as the database was told: to its disk, and with synchronous standbys
+       to theirs. If that is not known, the error says so (NotKnownError).
+    2. Several servers may use one database. What one brings is handed out by another within milliseconds, and what a
+       dead one's subscribers held comes back.
+
+    Assumes a schema that `schema.migrate` has made. Never makes SQL from what a client says."""
+
+    name: ClassVar[str] = "postgres"
+    cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.TELLS, Feature.MILLISECONDS})
+
+    def __init__(self, root: str, *, clock: Clock, dsn: str, connections: int = 4, now: Clock | None = None) -> None:
+        """root, clock: as every engine is given them, not used: times are the database's; dsn: of libpq, a URL or a
+        list of keys; connections: for gathered requests, and as many for others; now: a clock in place of the
+        database's. UnavailableError for a DSN that cannot be read."""
+        database = DatabaseClock() if now is None else None
+        self._shared = Shared(Links(dsn, connections), now or database or clock, self._arrived, self._due)
+        self._waiting = Waiting(self._again, self._sooner)
+        self._upkeep = Upkeep(self._shared, self._look, database)
+        self._hints = Hints(self._shared, self._heard, self._upkeep.refresh, self._look)
+        self._sweeps = Sweeps(self._shared, connections, self._upkeep.end_due, self._waiting.add)
+        self._timer_wakes = threading.Event()
+        self._closed = False
+        self._timer = threading.Thread(target=self._keep_time, name="postgres timer", daemon=True)
+        self._timer.start()
+        self._upkeep.start()
+        self._hints.start()
+        self._upkeep.known.wait(_FIRST_CONTACT)
+
+    def describe(self) -> str:
+        return ""
+
+    @property
+    def shared(self) -> Shared:
+        """The parts that the queues use."""
+        return self._shared
+
+    # -- gathered requests
+
+    def submit(self, operations: Sequence[Operation[Any]]) -> None:
+        for operation in operations:
+            if isinstance(operation, Receive):
+                operation.deadline = time.monotonic() + operation.wait_seconds
+                self._waiting.begin(operation)
+        self._sweeps.submit(operations)
+
+    def stop(self, operation: Receive) -> None:
+        self._waiting.stop(operation)
+
+    def _again(self, operations: Sequence[Operation[Any]]) -> None:
+        for operation in operations:
+            if isinstance(operation, Receive):
+                self._waiting.begin(operation)
+        self._sweeps.submit(operations)
+
+    def do(self, operation: Operation[Any]) -> Any:
+        """Does one operation, and waits for it in this thread."""
+        operation.begin_wait()
+        self.submit([operation])
+        return operation.wait()
+
+    def receive(
+        self,
+        qids: Sequence[str],
+        count: int,
+        visibility: int | None,
+        max_bytes: int,
+        *,
+        wait: float = 0,
+        stop: threading.Event | None = None,
+        held: bool = False,
+        given: bool = False,
+    ) -> list[Message]:
+        wanted = tuple(dict.fromkeys(qids))
+        operation = Receive(wanted, count, visibility, max_bytes, wait=wait, held=held, given=given)
+        operation.begin_wait()
+        self.submit([operation])
+        while wait and stop is not None and not operation.ends_within(_STOP_INTERVAL):
+            if stop.is_set():
+                self.stop(operation)
+                break
+        return operation.wait()
+
+    # -- what happens
+
+    def _arrived(self, known: Known, place: int, number: int) -> None:
+        known.floors.lower(place)
+        self._waiting.wake(known, number)
+        if self._upkeep.others:
+            self._hints.tell(known, place)
+
+    def _heard(self, number: int, place: int) -> None:
+        known = self._shared.numbers.get(number)
+        if known is not None:
+            known.floors.lower(place)
+            self._waiting.wake(known, 1 << 30)
+
+    def _due(self, until: int) -> None:
+        self._upkeep.due(until)
+
+    def _look(self) -> None:
+        self._waiting.wake_all()
+
+    def _sooner(self) -> None:
+        self._timer_wakes.set()
+
+    def _keep_time(self) -> None:
+        """Ends waits whose time is over, and cuts links that hang. Asks the database nothing, so nothing holds it
+        up."""
+        while not self._closed:
+            end = self._waiting.next_end
+            self._timer_wakes.wait(min(1.0, max(end - time.monotonic(), 0.0)) if end is not None else 1.0)
+            self._timer_wakes.clear()
+            self._waiting.tick()
+            self._shared.links.watchdog.look()
+
+    # -- queues
+
+    def queues(self) -> Collection[str]:
+        return self._shared.queues.keys()
+
+    def knows(self, qid: str) -> bool:
+        return self._upkeep.known.is_set()
+
+    def queue(self, qid: str) -> PostgresQueue:
+        return PostgresQueue(self._shared.known(qid), self._shared, self.do)
+
+    def options(self, qid: str) -> Options:
+        return self._shared.known(qid).options
+
+    def check_options(self, qid: str, options: Options) -> None:
+        """Refuses options that queues of this storage do not have. UnsupportedError, DeadLetterCycleError."""
+        if options.timestamps != "us":
+            raise UnsupportedError("the storage 'postgres' has no timestamps in milliseconds")
+        if options.schema or options.body:
+            raise UnsupportedError("the storage 'postgres' has no schema of pieces: that is for the storage 'dirq'")
+        if said := contradiction_in(options):
+            raise UnsupportedError(said)
+        queues = {other: known.options for other, known in self._shared.queues.items()}
+        storage = "postgres" if options.dead_letter in queues else None
+        check_dead_letter(qid, options, queues, storage)
+
+    def create(self, qid: str, options: Options) -> None:
+        options = replace(options, storage=self.name)
+        directory_of(qid)  # a name that no storage takes is refused here too
+        self.check_options(qid, options)
+
+        def step(tx: Transaction) -> None:
+            tx.rows(_TOUCH)
+            if not tx.rows(_MAKE, [qid, options.paused, options_as_json(options)]):
+                raise QueueExistsError(f"'{qid}' is already an existing queue")
+
+        self._change(step)
+
+    def configure(self, qid: str, options: Options) -> None:
+        known = self._shared.known(qid)
+        options = replace(options, storage=self.name)
+        self.check_options(qid, options)
+
+        def step(tx: Transaction) -> None:
+            tx.rows(_TOUCH)
+            if not tx.rows(_CHANGE, [options.paused, options_as_json(options), known.number]):
+                self._shared.known("")  # somebody has removed it: raises
+
+        self._change(step)
+        known.floors.forget()
+        self._waiting.wake(known, 1 << 30)
+
+    def _change(self, step: "Any") -> None:
+        """Changes queues, here at once and at other servers soon."""
+
+        def both(tx: Transaction) -> None:
+            step(tx)
+            found = tx.rows("SELECT queue, qid, options FROM qs.queues")
+            tx.later(lambda: self._upkeep.take_over(found))
+
+        run(self._shared, both)
+        self._upkeep.refresh()
+        self._hints.tell_of_change()
+
+    def remove(self, qid: str, *, force: bool) -> None:
+        known = self._shared.known(qid)
+
+        def step(tx: Transaction) -> None:
+            tx.rows(_TOUCH)
+            tx.ask(LOCK, [Int4s([known.number])])
+            if not force and (number := held(tx, known, 1 << 31)):
+                raise QueueNotEmptyError(f"queue {qid!r} holds {number} messages")
+            if not tx.rows(_REMOVE, [known.number]):
+                self._shared.known("")  # somebody was faster: raises
+
+        self._change(step)
+        while run(self._shared, lambda tx: tx.rows(_EMPTY, [known.number])):
+            pass
+
+        def rest(tx: Transaction) -> None:
+            for statement in _EMPTY_REST:
+                tx.ask(statement, [known.number])
+
+        run(self._shared, rest)
+
+    def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
+        copy(self._shared, self._shared.known(qid), mid, [self._shared.known(each) for each in into])
+
+    # -- figures
+
+    def figures(self) -> Mapping[str, float]:
+        """Returns figures of the whole engine by their names in docs/protocol.md."""
+        return {"postgres_oldest_snapshot_seconds": self._upkeep.snapshot}
+
+    def close(self) -> None:
+        self._waiting.close()
+        self._sweeps.close()
+        self._closed = True
+        self._timer_wakes.set()
+        self._hints.close()
+        self._upkeep.close()
+        self._timer.join()
+        self._shared.links.close()
+
+
+__all__ = ["PostgresEngine", "Watchdog"]

@@ -1,0 +1,133 @@
+"""Hints between servers: that something has come into a queue, so that a receive that waits at another server is tried.
+
+A hint is sent after the commit, by a connection of its own: NOTIFY in a transaction that commits something would make
+all commits of the database wait for each other. Hints may be lost, and come together: a look every second is the net.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from .known import FOREVER, Known, Shared
+from .links import cut
+
+_logger = logging.getLogger(__name__)
+_INTERVAL = 0.01
+"""Seconds between two notifications of a server, at least."""
+_MOST = 200
+"""Queues of one notification: it has at most 8000 bytes."""
+_TELL = "SELECT pg_notify('qs', %s)"
+_PAUSE = 1.0
+_CHANGED = "changed"
+
+
+class Hints:
+    """Sends and receives hints, in two threads with a connection each.
+
+    Never raises, and never holds anybody up: what cannot be sent is dropped."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        arrived: Callable[[int, int], object],
+        changed: Callable[[], object],
+        again: Callable[[], object],
+    ) -> None:
+        """arrived: called with (number of a queue, lowest place) for a hint of another; changed: when queues have
+        come or gone; again: when hints may have been lost."""
+        self._shared = shared
+        self._links = shared.links
+        self._arrived = arrived
+        self._changed = changed
+        self._again = again
+        self._told: dict[int, int] = {}
+        self._queues_changed = False
+        self._more = threading.Event()
+        self._closed = False
+        self._listening: psycopg.Connection[tuple[object, ...]] | None = None
+        self._threads = [
+            threading.Thread(target=self._tell, name="postgres tells", daemon=True),
+            threading.Thread(target=self._listen, name="postgres listens", daemon=True),
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def tell(self, known: Known, place: int) -> None:
+        """Tells others that there is something at a place of a queue."""
+        self._told[known.number] = min(self._told.get(known.number, FOREVER), place)
+        self._more.set()
+
+    def tell_of_change(self) -> None:
+        """Tells others that queues have come, gone or changed."""
+        self._queues_changed = True
+        self._more.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._more.set()
+        if self._listening is not None:
+            cut(self._listening)
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    def _connect(self) -> "psycopg.Connection[tuple[object, ...]]":
+        connection = psycopg.connect(self._links.dsn, autocommit=True)
+        # A hint need not be durable, and must not wait for a standby.
+        connection.execute("SET synchronous_commit = off")
+        return connection
+
+    def _tell(self) -> None:
+        connection: psycopg.Connection[tuple[object, ...]] | None = None
+        while True:
+            self._more.wait()
+            self._more.clear()
+            if self._closed:
+                break
+            told, self._told = self._told, {}
+            changed, self._queues_changed = self._queues_changed, False
+            lines = [f"{number}:{place}" for number, place in list(told.items())]
+            parts = [" ".join(lines[at : at + _MOST]) for at in range(0, len(lines), _MOST)]
+            try:
+                if connection is None or connection.closed:
+                    connection = self._connect()
+                for part in [*parts, *([_CHANGED] if changed else [])]:
+                    connection.execute(_TELL, [f"{self._shared.server} {part}"])
+            except psycopg.Error as error:
+                _logger.debug("a hint was not sent: %s", error)
+                connection = None
+                self._links.stopping.wait(_PAUSE)
+            time.sleep(_INTERVAL)
+        if connection is not None:
+            connection.close()
+
+    def _listen(self) -> None:
+        while not self._closed:
+            try:
+                with self._connect() as connection:
+                    self._listening = connection
+                    connection.execute("LISTEN qs")
+                    self._again()  # what came while nobody listened
+                    while not self._closed:
+                        for notice in connection.notifies(timeout=_PAUSE):
+                            self._hear(notice.payload)
+            except psycopg.Error as error:
+                _logger.debug("hints are not heard: %s", error)
+                self._links.stopping.wait(_PAUSE)
+
+    def _hear(self, payload: str) -> None:
+        server, *lines = payload.split()
+        if server == str(self._shared.server):
+            return
+        if lines == [_CHANGED]:
+            self._changed()
+            return
+        for line in lines:
+            number, _, place = line.partition(":")
+            if number.isdigit() and place.isdigit():
+                self._arrived(int(number), int(place))

@@ -1,0 +1,168 @@
+"""Group commit: what comes while the last transactions are under way shares the next one.
+
+A few worker threads have a connection each. A worker takes all operations that wait, does them in one transaction, and
+tells of their ends. So the database has a few large transactions, however many clients there are.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+
+from ..engine import NotKnownError, StorageError
+from ..remote_engine import Delete, Extend, Operation, Push, Receive, Reject, Release, end_all
+from .known import Shared
+from .links import Link, is_passing
+from .pushing import push
+from .settling import delete, settle
+from .taking import take
+from .transaction import Transaction, run_on
+
+_logger = logging.getLogger(__name__)
+_OPERATIONS = 512
+"""The most operations of one transaction."""
+_BYTES = 8 << 20
+"""A transaction takes no more pushes when it has so many bytes of payload."""
+
+
+class Sweeps:
+    """The operations that wait for the database, and the workers that do them.
+
+    Ensures:
+    1. An operation ends after its transaction is committed, or with an error that says whether it may be done.
+    2. The fault of one operation fails that one alone: a transaction that the database refuses is divided.
+    3. What fails before its commit for a reason that may pass is repeated, for some time.
+
+    Assumes that the operations of one transaction may be done in any order: a connection of a client has one operation
+    under way. Never holds a thread for each operation."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        workers: int,
+        expire: Callable[[Transaction], object],
+        unmet: Callable[[Receive], object],
+    ) -> None:
+        """expire: ends what is due, before the receives of a transaction; unmet: called with receives that have found
+        nothing."""
+        self._shared = shared
+        self._expire = expire
+        self._unmet = unmet
+        self._waiting: deque[tuple[float, Operation[Any]]] = deque()
+        self._more = threading.Condition()
+        self._idle = 0
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._work, name=f"postgres {number}", daemon=True) for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, operations: Sequence[Operation[Any]]) -> None:
+        """Has operations done. Returns at once."""
+        now = time.monotonic()
+        with self._more:
+            if not self._closed:
+                self._waiting.extend([(now, operation) for operation in operations])
+                if self._idle:
+                    self._more.notify()
+                return
+        self._refuse(operations)
+
+    def close(self) -> None:
+        """Does what waits, and ends the workers."""
+        with self._more:
+            self._closed = True
+            self._more.notify_all()
+        for thread in self._threads:
+            thread.join()
+        with self._more:
+            left = [operation for _, operation in self._waiting]
+            self._waiting.clear()
+        self._refuse(left)
+
+    def _refuse(self, operations: Sequence[Operation[Any]]) -> None:
+        for operation in operations:
+            operation.fail(StorageError("the storage is closed"))
+        end_all(operations)
+
+    # -- workers
+
+    def _work(self) -> None:
+        link = self._shared.links.new()
+        while batch := self._take():
+            try:
+                self._do(link, batch)
+            except Exception as error:  # a fault of the code: it must not end the worker
+                _logger.exception("a transaction failed by a fault of the program")
+                self._fail([operation for _, operation in batch], StorageError(f"a fault of the storage: {error!r}"))
+        link.close()
+
+    def _take(self) -> list[tuple[float, Operation[Any]]]:
+        """Waits for operations, and takes those of one transaction. Returns none when the sweeps are closed."""
+        with self._more:
+            while not self._waiting and not self._closed:
+                self._idle += 1
+                self._more.wait()
+                self._idle -= 1
+            batch: list[tuple[float, Operation[Any]]] = []
+            size = 0
+            while self._waiting and len(batch) < _OPERATIONS and size < _BYTES:
+                one = self._waiting.popleft()
+                batch.append(one)
+                if isinstance(one[1], Push):
+                    size += sum([len(draft.payload) for draft in one[1].drafts])
+            if self._waiting and self._idle:
+                self._more.notify()
+            return batch
+
+    def _do(self, link: Link, batch: Sequence[tuple[float, Operation[Any]]]) -> None:
+        operations = [operation for _, operation in batch]
+        try:
+            self._shared.links.repeat(
+                lambda: run_on(link, self._shared, lambda tx: self._sweep(tx, operations)), link, batch[0][0]
+            )
+        except NotKnownError as error:
+            self._fail(operations, error)
+        except StorageError as error:
+            if len(batch) == 1 or not is_divisible(error):
+                self._fail(operations, error)
+                return
+            for one in batch:  # one of them is at fault: the others must not fail with it
+                self._do(link, [one])
+        else:
+            for operation in operations:
+                if not operation.has_ended and isinstance(operation, Receive):
+                    self._unmet(operation)
+
+    def _sweep(self, tx: Transaction, operations: Sequence[Operation[Any]]) -> None:
+        """Does operations in one transaction, those that bring something first."""
+        pushes = [each for each in operations if isinstance(each, Push)]
+        deletes = [each for each in operations if isinstance(each, Delete)]
+        settles = [each for each in operations if isinstance(each, Release | Reject | Extend)]
+        receives = [each for each in operations if isinstance(each, Receive)]
+        if pushes:
+            push(tx, pushes)
+        if deletes:
+            delete(tx, deletes)
+        if settles:
+            settle(tx, settles)
+        if receives:
+            self._expire(tx)
+            take(tx, receives)
+
+    def _fail(self, operations: Sequence[Operation[Any]], error: Exception) -> None:
+        left = [operation for operation in operations if not operation.has_ended]
+        for operation in left:
+            operation.fail(error)
+        end_all(left)
+
+
+def is_divisible(error: StorageError) -> bool:
+    """Tells whether a transaction that failed may succeed without one of its operations."""
+    cause = error.__context__
+    return not (isinstance(cause, psycopg.Error) and is_passing(cause)) and not isinstance(error, NotKnownError)

@@ -1,0 +1,302 @@
+"""What a server does by itself: it ends what is due, removes what is too old, and looks what others have done.
+
+All of it runs in one thread with a connection of its own, once a second or when something is due.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from ..engine import SECOND, StorageError, UnavailableError
+from ..policy import too_old_since
+from .arrays import Int4s
+from .known import Known, Shared, options_from
+from .leaving import Leaver, drop
+from .links import Link
+from .settling import end_due
+from .transaction import Transaction, run_on
+
+_logger = logging.getLogger(__name__)
+LOOK = 1.0
+"""Seconds between two looks at what others have done."""
+_BEAT = 2.0
+"""Seconds between two signs of life."""
+DEAD = 8 * SECOND
+"""A server that has given no sign of life for so long is taken for dead: what its subscribers held comes back."""
+_RARELY = 10.0
+"""Seconds between two looks at what nobody waits for: old keys, old snapshots."""
+OLD_SNAPSHOT = 60.0
+"""Seconds after which the log warns of a transaction that keeps dead rows from being removed."""
+_SLICE = 500
+"""The most messages that are ended or removed in one transaction."""
+_MARGIN = 5 * SECOND
+"""Ends are looked for from so long before the last look: others' commits may come late. A whole look comes about once
+a second."""
+_LOOKING = 50
+"""A whole look takes at most one part in so many of the time."""
+
+_TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_QUEUES = "SELECT queue, qid, options FROM qs.queues"
+_CHANGES = "SELECT last_value + is_called::int FROM qs.changes"
+_REGISTER = "INSERT INTO qs.servers (name, beat) VALUES (%b::text, %b::bigint) RETURNING server"
+_BEATS = "UPDATE qs.servers SET beat = %b::bigint WHERE server = %b::int RETURNING server"
+_COUNT = "SELECT count(*) FROM qs.servers"
+_BURY = "DELETE FROM qs.servers WHERE beat < %b::bigint AND server <> %b::int RETURNING server"
+_LEAVE = "DELETE FROM qs.servers WHERE server = %b::int RETURNING server"
+GIVE_BACK = "UPDATE qs.hidden SET until = %b::bigint WHERE server = ANY (%b::int[]) AND held RETURNING until"
+_OLDEST = """
+SELECT p.queue, p.id, p.grp, p.ukey, p.stored_at, h.state FROM (
+    SELECT queue, id, grp, ukey, stored_at FROM qs.messages WHERE queue = %b::int AND id > %b::bigint
+    ORDER BY id LIMIT %b::int) AS p
+LEFT JOIN qs.hidden AS h ON h.queue = p.queue AND h.id = p.id
+ORDER BY p.id"""
+_OVER = """
+SELECT m.queue, m.id, m.grp, m.ukey FROM qs.messages AS m
+WHERE m.expires_at <= %b::bigint
+    AND NOT EXISTS (SELECT FROM qs.hidden AS h WHERE h.queue = m.queue AND h.id = m.id AND h.state IN (1, 4))
+ORDER BY m.expires_at LIMIT %b::int"""
+_OLD_KEYS = "DELETE FROM qs.keys WHERE until <= %b::bigint"
+_SNAPSHOT = """
+SELECT coalesce(max(extract(epoch FROM clock_timestamp() - coalesce(xact_start, clock_timestamp()))), 0)::float8
+FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND datname = current_database()"""
+
+
+class DatabaseClock:
+    """The database's time, kept as an offset to this machine's monotonic clock. Before the first `read`, the time of
+    this machine."""
+
+    def __init__(self) -> None:
+        self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() // 1000 + self._offset
+
+    def read(self, tx: Transaction) -> None:
+        """Reads the database's time. The error is at most half of the time that the answer takes."""
+        began = time.monotonic_ns() // 1000
+        found = tx.rows(_TIME)[0][0]
+        self._offset = found - (began + time.monotonic_ns() // 1000) // 2
+
+
+class Upkeep:
+    """The work of a server that nobody asks for.
+
+    Ensures that what is due is ended soon after its time, also what a dead server has handed out. Never raises: what
+    fails is tried again, and the log says so once."""
+
+    def __init__(self, shared: Shared, look: Callable[[], object], clock: DatabaseClock | None) -> None:
+        """look: called once a second, when others may have brought something; clock: is kept right, None for a clock
+        that is not the database's."""
+        self._shared = shared
+        self._look = look
+        self._clock = clock
+        self._link: Link = shared.links.new()
+        self._wake = threading.Event()
+        self._closed = False
+        self._complaint = ""
+        self.next_due = 0
+        """When something hidden is due, in microseconds. Maybe earlier than that."""
+        self._dues = 0  # calls of `due`: a look that began before one does not know of it
+        self._looked_at = 0  # the last look at what is due
+        self._whole_at = 0.0
+        self.known = threading.Event()
+        """Set when the queues have been read."""
+        self.others = False
+        """True if another server is alive, or may be."""
+        self._changes = -1
+        self._settled = 0
+        self._beat_at = self._rarely_at = self._look_at = 0.0
+        self.snapshot = 0.0
+        """The age of the oldest transaction that keeps rows, in seconds."""
+        self._gone: set[int] = set()
+        self._thread = threading.Thread(target=self._work, name="postgres upkeep", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def due(self, until: int) -> None:
+        """Notes an end of something hidden."""
+        self._dues += 1
+        if until < self.next_due:
+            self.next_due = until
+            self._wake.set()
+
+    def refresh(self) -> None:
+        """Has the queues read again soon."""
+        self._changes = -1
+        self._look_at = 0.0
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends the work, and says to others that this server is gone."""
+        self._closed = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        try:
+            if self._shared.server:
+                run_on(self._link, self._shared, lambda tx: self._bury(tx, _LEAVE, [self._shared.server]))
+        except Exception as error:
+            _logger.info("the database was not told of the end of this server: %s", error)
+        self._link.close()
+
+    def _work(self) -> None:
+        pause = LOOK
+        while not self._closed:
+            try:
+                self._once()
+                if self._complaint:
+                    _logger.warning("PostgreSQL answers again")
+                self._complaint = ""
+                pause = min(LOOK, max((self.next_due - self._shared.now()) / SECOND, 0.0))
+            except Exception as error:
+                pause = LOOK
+                said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                if said != self._complaint:
+                    _logger.error("PostgreSQL cannot be used: %s; it is tried again every second", said)
+                self._complaint = said
+                if not isinstance(error, UnavailableError | StorageError):
+                    self._link.close()
+            self._wake.wait(pause)
+            self._wake.clear()
+
+    def _once(self) -> None:
+        now = time.monotonic()
+        if now >= self._beat_at:
+            run_on(self._link, self._shared, self._beat)
+            self._beat_at = now + _BEAT
+        if now >= self._look_at:
+            self._look_at = now + LOOK
+            self.read_queues()
+            run_on(self._link, self._shared, self._retire)
+            self._look()
+        while run_on(self._link, self._shared, self.end_due):
+            pass
+        if now >= self._rarely_at:
+            self._rarely_at = now + _RARELY
+            run_on(self._link, self._shared, self._rarely)
+
+    # -- what is due
+
+    def end_due(self, tx: Transaction, count: int = _SLICE) -> bool:
+        """Ends what is due. Returns True if there may be more. psycopg.Error."""
+        if tx.now < self.next_due and time.monotonic() < self._whole_at:
+            return False
+        whole = time.monotonic() >= self._whole_at
+        began, dues = time.monotonic(), self._dues
+        ended, following = end_due(tx, 0 if whole else self._looked_at - _MARGIN, count)
+        seconds = time.monotonic() - began
+
+        def note() -> None:
+            if following is None:
+                return
+            self._looked_at = tx.now
+            if dues == self._dues:
+                self.next_due = following
+            if whole:
+                self._whole_at = time.monotonic() + max(LOOK, _LOOKING * seconds)
+
+        tx.later(note)
+        return following is None or ended >= count
+
+    def _retire(self, tx: Transaction) -> None:
+        """Removes messages that are too old, or expired."""
+        over = [Leaver(self._shared.numbers[row[0]], *row[1:]) for row in tx.rows(_OVER, [tx.now, _SLICE])
+                if row[0] in self._shared.numbers]  # fmt: skip
+        for known in self._shared.queues.values():
+            over += self._too_old(tx, known)
+        if over:
+            drop(tx, over)
+            for each in over:
+                tx.count(each.known, "retired")
+
+    def _too_old(self, tx: Transaction, known: Known) -> list[Leaver]:
+        since = too_old_since(known.options, tx.now)
+        found: list[Leaver] = []
+        after = -1
+        while since is not None and len(found) < _SLICE:
+            page = tx.rows(_OLDEST, [known.number, after, _SLICE])
+            old = [row for row in page if row[4] <= since]
+            found += [Leaver(known, *row[1:4]) for row in old if row[5] not in (1, 4)]
+            if len(old) < _SLICE:
+                break
+            after = page[-1][1]
+        return found
+
+    def _rarely(self, tx: Transaction) -> None:
+        tx.ask(_OLD_KEYS, [tx.now])
+        age = float(tx.rows(_SNAPSHOT)[0][0])
+        if age >= OLD_SNAPSHOT > self.snapshot:
+            _logger.warning(
+                "a transaction has been open for %.0f seconds: until it ends, PostgreSQL keeps all rows that were "
+                "deleted since, and queues get slower; docs/postgres.md says how to find it",
+                age,
+            )
+        self.snapshot = age
+
+    # -- other servers
+
+    def _beat(self, tx: Transaction) -> None:
+        """Gives a sign of life, and takes over what dead servers have left."""
+        if self._clock is not None:
+            self._clock.read(tx)
+        now = self._shared.now()
+        if not self._shared.server or not tx.rows(_BEATS, [now, self._shared.server]):
+            name = f"{socket.gethostname()}:{os.getpid()}"
+            server = int(tx.rows(_REGISTER, [name, now])[0][0])
+            tx.later(lambda: setattr(self._shared, "server", server))
+        self._bury(tx, _BURY, [now - DEAD, self._shared.server])
+        others = tx.rows(_COUNT)[0][0] > 1
+
+        def note() -> None:
+            self.others = others
+
+        tx.later(note)
+
+    def _bury(self, tx: Transaction, statement: str, given: list[int]) -> None:
+        """Removes servers, and makes visible what their subscribers held."""
+        dead = [row[0] for row in tx.rows(statement, given)]
+        if dead and tx.rows(GIVE_BACK, [tx.now, Int4s(dead)]):
+            tx.due(tx.now)
+
+    # -- queues
+
+    def read_queues(self) -> None:
+        """Reads the queues if they may have changed."""
+        run_on(self._link, self._shared, self._read_queues)
+
+    def _read_queues(self, tx: Transaction) -> None:
+        changes = int(tx.rows(_CHANGES)[0][0])
+        if changes != self._changes:
+            self._settled = 3  # the change may be committed a moment later
+        if not self._settled:
+            return
+        self._settled -= 1
+        found = tx.rows(_QUEUES)
+
+        def note() -> None:
+            self._changes = changes
+            self.take_over(found)
+
+        tx.later(note)
+
+    def take_over(self, found: list[tuple[int, str, dict[str, object]]]) -> None:
+        """Replaces the known queues by those of the database. found: rows of `queues`."""
+        shared = self._shared
+        queues: dict[str, Known] = {}
+        for number, qid, options in found:
+            known = shared.numbers.get(number)
+            read = options_from(options, "postgres")
+            if known is None:
+                known = Known(number, qid, read)
+            elif known.options != read:
+                for name in read.__dataclass_fields__:
+                    setattr(known.options, name, getattr(read, name))
+                known.floors.forget()
+            queues[qid] = known
+        shared.numbers = {known.number: known for known in queues.values()}
+        shared.queues = queues
+        self.known.set()
