@@ -18,6 +18,7 @@ import trio
 
 from qs_client import Error, Message, ServerError, ServerUnavailable
 from qs_client.asking import Exchange
+from qs_schemas import errors
 
 if TYPE_CHECKING:
     from qs_client.async_connection import AsyncConnection
@@ -35,8 +36,9 @@ all that the bus holds, and counts it as received."""
 RETRY_AFTER = 1
 """Seconds before the bus asks again for what the server has refused: a queue that is full for long costs the server one
 request a second."""
-_STOPPING = 503
-"""The code with which a server refuses that stops. It closes the connection then, and the next one is asked again."""
+_STOPPING = errors.SHUTTING_DOWN.code, errors.SHUTTING_DOWN.kind
+"""Code and type with which a server refuses that stops. It closes the connection then, and the next one is asked
+again."""
 
 Steps: TypeAlias = Generator[Exchange | Callable[[], Awaitable[None]], Any, None]
 """A call to the server. It yields exchanges, and is sent their answers; and functions, which a task awaits for it."""
@@ -172,7 +174,7 @@ class ServerCalls:
         self._asked_at.pop(asked, None)
         answer = asked.answer
         # A refusal by a stopping server is ignored: the end of the connection follows, and ends the call.
-        if steps in self._running and not (isinstance(answer, Error) and answer.code == _STOPPING):
+        if steps in self._running and not (isinstance(answer, Error) and (answer.code, answer.kind) == _STOPPING):
             self._advance(steps, partial(steps.send, answer))
 
     async def _await(self, steps: Steps, function: Callable[[], Awaitable[None]]) -> None:

@@ -17,12 +17,14 @@ from qs_client import (
     GetMessage,
     GetQueue,
     Message,
+    NotKnown,
     QueueOptions,
     ServerError,
     ServerUnavailable,
     ShuttingDown,
     Subscribe,
     Unauthorized,
+    Unavailable,
     Unsubscribe,
     calls,
 )
@@ -214,6 +216,9 @@ class Upstream:
             # has ended.
             await lost.wait()
             raise ServerUnavailable(f"{endpoint(*self.server)} says {error}") from error
+        except (Unavailable, NotKnown) as error:
+            # The connection lives on, and its requests about other queues too: for the bus, an error like any other.
+            raise ServerError(error.code, error.type, error.text, error.resp) from error
 
     async def queues(self) -> list[str]:
         """Returns the queues that the server shows to the bus. Raises ServerError or ServerUnavailable, as `call` does.

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         NotEmpty,
         NotFound,
         NotImplementedByServer,
+        NotKnown,
         OtherProcess,
         ProtocolMismatch,
         Reject,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
         TooLarge,
         TooMany,
         Unauthorized,
+        Unavailable,
         WrongProgram,
     )
 
@@ -86,12 +88,12 @@ __all__ = [
     "BadRequest", "BusClient", "BusMessages", "Claim", "ClaimMessages", "Conflict", "CopyMessage", "DeleteMessage",
     "DeleteQueue", "Deliveries", "Delivery", "Disconnected", "Draft", "Error", "ExtendMessage", "Figure", "Forbidden",
     "Full", "GetClaim", "GetMessage", "GetQueue", "InternalError", "ListClaims", "ListMessages", "ListQueues",
-    "Message", "NewQueue", "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer", "OtherProcess", "Part",
-    "PauseQueue", "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged", "PurgeQueue", "PushMessage",
+    "Message", "NewQueue", "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer", "NotKnown", "OtherProcess",
+    "Part", "PauseQueue", "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged", "PurgeQueue", "PushMessage",
     "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt", "ReceiveMessage", "RedriveMessages", "Reject",
     "RejectMessage", "ReleaseClaim", "ReleaseMessage", "RequestTimeout", "ResumeQueue", "Retry", "ServerError",
     "ServerStats", "ServerUnavailable", "SetQueue", "ShuttingDown", "StageMessages", "Stale", "Subscribe", "TooLarge",
-    "TooMany", "Unauthorized", "Unsubscribe", "WrongProgram",
+    "TooMany", "Unauthorized", "Unavailable", "Unsubscribe", "WrongProgram",
 ]  # fmt: skip
 
 _MODULES = {

@@ -9,7 +9,7 @@ from typing import cast
 
 from qs_schemas import DeleteMessage, Error
 
-from .errors import NotFound, ServerError, Stale, closes, exception_for, log
+from .errors import NotFound, NotKnown, ServerError, Stale, Unavailable, closes, exception_for, log
 from .waiting import Pending
 
 MOST = 256
@@ -26,6 +26,7 @@ class Acknowledgements:
     Ensures
     1. Each acknowledgement is open until the server has answered it. What a lost connection leaves open can be written
        again, to the next one: a delete with the count of receives removes no message that has been received again.
+       What another server could not take is written again with the next acknowledgement.
     2. At most `most` are open. When `has_room` says no, the program waits for the answer to its acknowledgement, and
        with that all have theirs.
     3. Each answer is looked at once. Threads may look at the same time, and a signal handler in the middle of a look.
@@ -39,6 +40,7 @@ class Acknowledgements:
         self._most = most
         self._open: deque[Pending] = deque()
         self._repeated: set[Pending] = set()  # the first request may have been done, and only its answer lost
+        self._refused_now: deque[DeleteMessage] = deque()  # the queue's server could not be asked: written again
         self._errors: deque[ServerError] = deque()  # that nobody has been told
         self.taken_away = 0
         self.ended = False
@@ -55,14 +57,14 @@ class Acknowledgements:
     @property
     def done(self) -> bool:
         """Tells whether none is open, and nobody has to be told of an error."""
-        return self.last is None and not self._errors
+        return self.last is None and not self._errors and not self._refused_now
 
     @property
     def has_room(self) -> bool:
         """Tells whether another acknowledgement may be added."""
         if len(self._open) >= self._most:
             self._look()
-        return len(self._open) < self._most and not self.ended
+        return len(self._open) + len(self._refused_now) < self._most and not self.ended
 
     def add(self, pending: Pending, *, repeated: bool = False) -> None:
         """Takes an acknowledgement that is being written. repeated: it was written before, to another connection."""
@@ -73,12 +75,20 @@ class Acknowledgements:
     def take(self) -> list[DeleteMessage]:
         """Removes all that are open, and returns their requests, to be written again with `repeated`."""
         self._look()
-        requests: list[DeleteMessage] = []
+        requests = self.take_refused()
         while self._open:
             pending = self._open.popleft()
             self._repeated.discard(pending)
             requests.append(cast(DeleteMessage, pending.request))
         return requests
+
+    def take_refused(self) -> list[DeleteMessage]:
+        """Removes those that could not be taken for now, and returns their requests, to be written again with
+        `repeated`."""
+        if not self._refused_now:
+            return []
+        requests, self._refused_now = self._refused_now, deque()
+        return list(requests)
 
     def confirm(self) -> None:
         """Looks at the answers that have come. Raises ServerError for a message that could not be deleted, and was not
@@ -94,7 +104,7 @@ class Acknowledgements:
         while self._errors:
             error = self._errors.popleft()
             log("warning", f"a message was handled, but could not be deleted, so it comes again: {error}")
-        if left := len(self._open):
+        if left := len(self._open) + len(self._refused_now):
             messages = "1 message was" if left == 1 else f"{left} messages were"
             log("warning", f"{messages} handled, and the server has not confirmed the deletion: each may come again")
         self.forget()
@@ -103,6 +113,7 @@ class Acknowledgements:
         """Forgets all without a word: in a child process they are the parent's."""
         self.ended = True
         self._open.clear()
+        self._refused_now.clear()
         self._repeated.clear()
 
     def _look(self) -> None:
@@ -124,7 +135,9 @@ class Acknowledgements:
             self._repeated.discard(pending)
 
     def _refused(self, pending: Pending, error: ServerError) -> None:
-        if not isinstance(error, Stale | NotFound):
+        if isinstance(error, Unavailable | NotKnown):
+            self._refused_now.append(cast(DeleteMessage, pending.request))
+        elif not isinstance(error, Stale | NotFound):
             self._errors.append(error)
         elif isinstance(error, Stale) or pending not in self._repeated:  # else the first request has deleted it
             self.taken_away += 1

@@ -11,7 +11,7 @@ from qs_schemas.checked import text
 from qs_schemas.limits import REASON
 
 from .backoff import delays
-from .errors import InternalError, NoAnswer, ServerError, ServerUnavailable, exception_for, passes_by_itself
+from .errors import InternalError, NoAnswer, NotKnown, ServerError, ServerUnavailable, exception_for, passes_by_itself
 from .waiting import Lease
 
 TEXT = str | bytes | bytearray | memoryview
@@ -84,8 +84,9 @@ def ask_until_answered(
             timeouts += isinstance(error, NoAnswer)
             if not passes_by_itself(error) or left <= 0 or timeouts == _MOST_ATTEMPTS:
                 raise
-            # An answer of the server, such as 503, says that the request has changed nothing. No answer says nothing.
-            if unanswered is not None and not isinstance(error, ServerError):
+            # An answer of the server, such as `Unavailable`, says that the request has changed nothing. No answer says
+            # nothing, nor does `NotKnown`.
+            if unanswered is not None and (isinstance(error, NotKnown) or not isinstance(error, ServerError)):
                 unanswered.append(error)
             pause = next(pauses)
             left -= pause

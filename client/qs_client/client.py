@@ -24,7 +24,7 @@ from .bounds import seconds as checked_seconds
 from .calls import Pages, Received, Subscribing
 from .connection import Connection, open_connection
 from .deliveries import Begun, Deliveries
-from .errors import CLOSING, Ended, NoAnswer, ServerError, ServerUnavailable, closes, exception_for
+from .errors import Ended, NoAnswer, ServerError, ServerUnavailable, always_closes, closes, exception_for
 from .handling import Extender, Handling
 from .lifetimes import call_after_fork
 from .pipeline import Pipeline
@@ -474,7 +474,7 @@ class QueueClient(Settings):
                 self._confirm_end(connection, subscription)
                 message = None
             except ServerError as error:
-                if error.code in CLOSING:
+                if always_closes(error.code, error.type):
                     self._drop(connection)
                 raise
             except BaseException:

@@ -20,16 +20,18 @@ UNREADABLE = "unreadable"
 
 class ServerUnavailable(ConnectionError):
     """Not now, perhaps later: the server cannot be reached, the connection was lost, something else answers there, or
-    the server itself says that it stops, is full of connections or waited too long (503, 429, 408).
+    the server itself says that it stops, is full of connections or waited too long (503, 429, 408), or that another
+    server which keeps the queue cannot be asked (`Unavailable`, `NotKnown`).
 
-    The text says what to do. The connection is closed; the next call opens a new one. Everything that repeats a request
+    The text says what to do. The connection is closed, except after the last two; the next call opens a new one.
+    Everything that repeats a request
     repeats it after this class, but for the two subclasses that waiting does not cure: `ProtocolMismatch` and
     `Disconnected`.
     """
 
 
 class ServerError(Exception):
-    """The server answered with an error; the request has changed nothing.
+    """The server answered with an error; the request has changed nothing, except maybe after `NotKnown`.
 
     code and type: the row of the protocol's error table (404, "not-found"); text: for people; resp: the answer's id,
     which the server's log has for its own faults.
@@ -102,6 +104,15 @@ class ShuttingDown(ServerError, ServerUnavailable):
     """503: the server is stopping; it has closed the connection."""
 
 
+class Unavailable(ServerError, ServerUnavailable):
+    """503: another server, which keeps the queue, cannot be asked now. Nothing was changed, and the connection is
+    open."""
+
+
+class NotKnown(ServerError, ServerUnavailable):
+    """503: another server, which keeps the queue, may or may not have done the request. The connection is open."""
+
+
 class Full(ServerError):
     """507: the queue's capacity or the server's disk is exhausted."""
 
@@ -112,10 +123,12 @@ _BY_CODE: dict[int, type[ServerError]] = {
     400: BadRequest, 401: Unauthorized, 403: Forbidden, 404: NotFound, 408: RequestTimeout, 409: Conflict,
     413: TooLarge, 429: TooMany, 500: InternalError, 501: NotImplementedByServer, 503: ShuttingDown, 507: Full,
 }  # fmt: skip
-_BY_ROW: dict[tuple[int, str], type[ServerError]] = {(409, "not-empty"): NotEmpty, (409, "stale"): Stale}
-
-CLOSING = frozenset(row.code for row in TABLE if row.closes and row.code != 400)
-"""Codes after which the server always closes the connection. After a 400 it may."""
+_BY_ROW: dict[tuple[int, str], type[ServerError]] = {
+    (409, "not-empty"): NotEmpty, (409, "stale"): Stale,
+    (503, "unavailable"): Unavailable, (503, "not-known"): NotKnown,
+}  # fmt: skip
+_CLOSING = frozenset(row.code for row in TABLE if row.closes and row.code != 400)
+_OPEN = frozenset((row.code, row.kind) for row in TABLE if not row.closes)
 
 
 def exception_for(error: Error) -> ServerError:
@@ -125,10 +138,15 @@ def exception_for(error: Error) -> ServerError:
     return cls(error.code, error.kind, error.text, error.resp)
 
 
+def always_closes(code: int, kind: str) -> bool:
+    """Tells whether the server closes the connection after each such error. After a 400 it may."""
+    return code in _CLOSING and (code, kind) not in _OPEN
+
+
 def closes(error: Error) -> bool:
     """Tells whether the server closes the connection after this error. A 400 does when not even the `req` could be
     read."""
-    return error.req is None or error.code in CLOSING
+    return error.req is None or always_closes(error.code, error.kind)
 
 
 class ProtocolMismatch(ServerUnavailable):

@@ -30,7 +30,6 @@ from qs_schemas.wire import NAMESPACE
 
 from .acknowledgements import Acknowledgements
 from .errors import (
-    CLOSING,
     UNREADABLE,
     Cut,
     OtherProgram,
@@ -38,6 +37,7 @@ from .errors import (
     SpeaksTls,
     TooLong,
     Unexpected,
+    always_closes,
     closes,
     exception_for,
     log,
@@ -203,6 +203,8 @@ class Session:
         acknowledgements = self._acknowledgements.get(lease)
         if acknowledgements is None or not acknowledgements.has_room:
             return False
+        for refused in acknowledgements.take_refused():
+            acknowledgements.add(self.ask(refused), repeated=True)
         acknowledgements.add(self.ask(request))
         return True
 
@@ -291,7 +293,7 @@ class Session:
         if self._other and not isinstance(request, _FOR_ANY_PROGRAM):
             raise OtherProgram(self._other)
         if pending is self.greeting:
-            if isinstance(message, Error) and message.code in CLOSING:
+            if isinstance(message, Error) and always_closes(message.code, message.kind):
                 # A server that is full or stops says so to the first request of a connection, the greeting, and to no
                 # other: the program's request behind it would wait in vain.
                 self._take_without_req(message)
@@ -427,7 +429,7 @@ class Session:
         A 400 blames no request: all are well-formed and have a `req`, so the server has not read a whole one. The
         network has cut it off, and the caller may repeat it, which it must not after a BadRequest.
         """
-        if not isinstance(message, Error) or (self._has_posted and message.code not in CLOSING):
+        if not isinstance(message, Error) or (self._has_posted and not always_closes(message.code, message.kind)):
             # A posted message may have no req, and then its answer has none.
             self._take_unmatched(message)
             return

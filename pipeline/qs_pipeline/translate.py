@@ -38,6 +38,8 @@ _CLIENT: dict[str, type[PipelineError]] = {
     "NoAnswer": NoServerError,
     "ProtocolMismatch": NoServerError,
     "ShuttingDown": NoServerError,
+    "Unavailable": NoServerError,
+    "NotKnown": NoServerError,
     "NotFound": NoSuchQueueError,
     "Stale": ConsumerInUseError,  # a claim's number that is too low or too high: another query has used it
     "Conflict": ConsumerInUseError,

@@ -33,11 +33,15 @@ TOO_MANY = ErrorCode(429, "too-many", True, "too many connections, or too many w
 INTERNAL = ErrorCode(500, "internal", False, "a fault of the server, logged with the answer's resp")
 NOT_IMPLEMENTED = ErrorCode(501, "not-implemented", False, "unknown operation, or one that the storage cannot do")
 SHUTTING_DOWN = ErrorCode(503, "shutting-down", True, "the server is stopping")
+UNAVAILABLE = ErrorCode(
+    503, "unavailable", False, "another server that keeps the queue cannot be asked now; nothing was changed"
+)
+NOT_KNOWN = ErrorCode(503, "not-known", False, "whether it was done is not known; repeating a push is safe with a key")
 FULL = ErrorCode(507, "full", False, "the queue's capacity or the disk is exhausted")
 
 TABLE: tuple[ErrorCode, ...] = (
     BAD_REQUEST, MALFORMED, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TIMEOUT, CONFLICT, NOT_EMPTY, STALE,
-    TOO_LARGE, TOO_MANY, INTERNAL, NOT_IMPLEMENTED, SHUTTING_DOWN, FULL,
+    TOO_LARGE, TOO_MANY, INTERNAL, NOT_IMPLEMENTED, SHUTTING_DOWN, UNAVAILABLE, NOT_KNOWN, FULL,
 )  # fmt: skip
 """Every error that a peer can be sent, in order of code."""
 

@@ -170,6 +170,8 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.QueueFullError: errors.FULL,
     engine.BadQueueNameError: errors.BAD_REQUEST,
     engine.UnsupportedError: errors.NOT_IMPLEMENTED,
+    engine.UnavailableError: errors.UNAVAILABLE,  # the engine logs an outage, once
+    engine.NotKnownError: errors.NOT_KNOWN,
 }
 
 

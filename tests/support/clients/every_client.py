@@ -25,6 +25,7 @@ from qs_client import (
     InternalError,
     Message,
     NoAnswer,
+    NotKnown,
     ProtocolMismatch,
     QueueClient,
     ReceiveMessage,
@@ -34,6 +35,7 @@ from qs_client import (
     Subscribe,
     TooLarge,
     TooMany,
+    Unavailable,
     WrongProgram,
 )
 from qs_client.async_connection import AsyncConnection
@@ -269,6 +271,16 @@ def _refusing(code: int, kind: str) -> Script:
     return _saying(Peer().send(Error(code, kind, "why")))
 
 
+def _refusing_once(kind: str) -> Script:
+    def script(conversation: Conversation) -> None:
+        request = conversation.read()
+        if request is not None:
+            conversation.answer(request, Error(503, kind, "the database is away"))
+            healthy(conversation)  # on this very connection
+
+    return script
+
+
 def _another(conversation: Conversation) -> None:
     conversation.greeting = Ping("qs-another")
     request = conversation.read()
@@ -304,4 +316,14 @@ SCENARIOS = (
     Scenario("a request is over the server's --max-document", _refusing(413, "too-large"), TooLarge),
     Scenario("the server has as many connections as it takes", _refusing(429, "too-many"), TooMany),
     Scenario("the server is stopping", _refusing(503, "shutting-down"), ShuttingDown),
+    Scenario(
+        "another server, which keeps the queue, cannot be asked; the connection goes on",
+        _refusing_once("unavailable"),
+        Unavailable,
+    ),
+    Scenario(
+        "another server, which keeps the queue, has not said whether it was done; the connection goes on",
+        _refusing_once("not-known"),
+        NotKnown,
+    ),
 )

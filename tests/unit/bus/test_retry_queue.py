@@ -127,7 +127,7 @@ async def test_refused_batch_is_sent_again(
 ) -> None:
     """A refused request is sent again a second later, before the later ones, and the log says so once; other keys do
     not wait for it."""
-    world.server.answers = failing(NO_QUEUE, Error(507, "full", "no room"))
+    world.server.answers = failing(NO_QUEUE, Error(503, "unavailable", "the database is away"))
     for number in range(5):
         world.requests.add("a", number)
     began = trio.current_time()

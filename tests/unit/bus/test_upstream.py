@@ -11,7 +11,7 @@ from support.bus.memory import FakeHub, FakeServer
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import Feed, HeldMessage, Release
 from qs_bus.upstream import Upstream
-from qs_client import Error, Message, ServerUnavailable, calls
+from qs_client import Error, Message, ServerError, ServerUnavailable, calls
 from qs_schemas import CopyMessage, DeleteMessage, GetMessage, GetQueue, QueueOptions, ReleaseMessage, Subscribe
 from qs_serving.timers import Timers
 
@@ -228,6 +228,17 @@ async def test_call_that_a_stopping_server_refuses(upstream: Scripted) -> None:
         assert not raised
         upstream.fake.close()
     assert "shutting-down" in str(raised[0])
+
+
+@pytest.mark.parametrize("kind", ["unavailable", "not-known"])
+async def test_call_about_a_queue_whose_server_is_away(upstream: Scripted, kind: str) -> None:
+    """A call that fails because another server is away is refused as any other: the connection goes on."""
+    upstream.answers = lambda request: Error(503, kind, "the database is away")
+    with pytest.raises(ServerError) as raised:
+        await upstream.call(calls.queues())
+    assert not isinstance(raised.value, ServerUnavailable)
+    assert not upstream.fake.closed.is_set()
+    assert upstream.connected.is_set()
 
 
 async def test_request_that_a_stopping_server_refuses(upstream: Scripted, nursery: trio.Nursery) -> None:

@@ -86,6 +86,22 @@ def test_answer_that_ends_the_connection(code: int) -> None:
     assert behind.done
 
 
+@pytest.mark.parametrize("kind", ["unavailable", "not-known"])
+def test_answer_that_another_server_is_away(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """An acknowledgement that the queue's own server could not take is kept, takes room, and is written again once; a
+    message that is gone then was deleted by the first request."""
+    behind = Acknowledgements(1)
+    answer(added(behind, 1), 503, kind)
+    behind.confirm()
+    assert not behind.done
+    assert not behind.has_room
+    assert [request.mid for request in behind.take_refused()] == [1]
+    assert behind.take_refused() == []
+    answer(added(behind, 1, repeated=True), *NOT_FOUND)
+    assert behind.done
+    assert not warnings(caplog)
+
+
 def test_other_errors_are_raised_once() -> None:
     """An answer of any other kind is raised, and the next ones are looked at afterwards."""
     behind = Acknowledgements(10)

@@ -8,13 +8,15 @@ from qs_client import (
     Conflict,
     Full,
     InternalError,
+    NotKnown,
     RequestTimeout,
     ServerError,
     ServerUnavailable,
     ShuttingDown,
     TooMany,
+    Unavailable,
 )
-from qs_client.errors import exception_for
+from qs_client.errors import closes, exception_for, passes_by_itself
 from qs_schemas import Error
 
 LATER = {408: RequestTimeout, 429: TooMany, 503: ShuttingDown}
@@ -30,6 +32,19 @@ def test_answers_that_mean_not_now_are_unavailable(code: int, kind: type[ServerE
     for each in (error, copy):
         assert (each.code, each.type, each.text, each.resp) == (code, "later", "in a moment", "ab")
         assert str(each) == f"{code} later: in a moment"
+
+
+@pytest.mark.parametrize(("type_", "kind"), [("unavailable", Unavailable), ("not-known", NotKnown)])
+def test_answers_of_another_server_that_is_away(type_: str, kind: type[ServerError]) -> None:
+    """The two answers about another server are errors that pass by themselves, and leave the connection open."""
+    answer = Error(503, type_, "in a moment", req="a")
+    error = exception_for(answer)
+    assert type(error) is kind
+    assert isinstance(error, ServerUnavailable)
+    assert passes_by_itself(error)
+    assert not closes(answer)
+    assert closes(Error(503, "shutting-down", "bye", req="a"))
+    assert closes(Error(503, type_, "for nobody"))
 
 
 def test_exception_groups_split_by_unavailable() -> None:

@@ -18,6 +18,7 @@ from qs_client import (
     Message,
     NotFound,
     NotImplementedByServer,
+    NotKnown,
     Reject,
     RejectMessage,
     ReleaseMessage,
@@ -26,6 +27,7 @@ from qs_client import (
     ServerUnavailable,
     ShuttingDown,
     Stale,
+    Unavailable,
     calls,
 )
 from qs_client.asking import Call, Exchange, drive
@@ -183,6 +185,8 @@ def test_extender_after_a_fork() -> None:
         ([], NotFound(404, "not-found", "no such message"), "somebody else has deleted it"),
         ([], Stale(409, "stale", "late"), "it is delivered again"),
         ([ShuttingDown(503, "shutting-down", "bye")], NotFound(404, "not-found", ""), "somebody else has deleted it"),
+        ([Unavailable(503, "unavailable", "away")], NotFound(404, "not-found", ""), "somebody else has deleted it"),
+        ([NotKnown(503, "not-known", "maybe")], NotFound(404, "not-found", "no such message"), ""),
         ([ServerUnavailable("closed the connection")], NotFound(404, "not-found", "no such message"), ""),
         ([ServerUnavailable("closed the connection")], Stale(409, "stale", "late"), "it is delivered again"),
     ],

@@ -5,7 +5,16 @@ from collections.abc import Callable
 import pytest
 from support.spark.claims import Ledger, LedgerClient
 
-from qs_client import NotFound, ProtocolMismatch, QueueClient, ServerUnavailable, ShuttingDown, TooMany
+from qs_client import (
+    NotFound,
+    NotKnown,
+    ProtocolMismatch,
+    QueueClient,
+    ServerUnavailable,
+    ShuttingDown,
+    TooMany,
+    Unavailable,
+)
 from qs_pipeline.connection import QueueConnection
 from qs_pipeline.errors import NoServerError, NoSuchQueueError
 from qs_pipeline.options import Options
@@ -47,6 +56,8 @@ def _stats(client: QueueClient) -> object:
         ServerUnavailable("no queue server there"),
         ShuttingDown(503, "shutting-down", "bye"),
         TooMany(429, "too-many", "later"),
+        Unavailable(503, "unavailable", "the database is away"),
+        NotKnown(503, "not-known", "maybe"),
     ],
 )
 def test_ask_again_until_server_is_back(time: Time, error: Exception) -> None:
