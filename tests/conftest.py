@@ -11,6 +11,7 @@ from support.servers.forked import end_forking
 from support.servers.processes import ServerProcess, serving
 
 if TYPE_CHECKING:
+    from support.storage.postgres import Database, Postgres
     from support.storage.sqs import SqsServer
 
 
@@ -51,3 +52,19 @@ def sqs_server() -> "Iterator[SqsServer]":
 
     with sqs_serving() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> "Iterator[Postgres]":
+    """A PostgreSQL for all tests that do not end it. Without one on this machine they are skipped, and say so."""
+    from support.storage.postgres import Postgres
+
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: "Postgres") -> "Iterator[Database]":
+    """A fresh database with the schema, for one test."""
+    with postgres.database() as made:
+        yield made
