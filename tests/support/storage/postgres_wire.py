@@ -1,0 +1,198 @@
+"""A proxy before PostgreSQL that knows its messages, and cuts a connection at a chosen one."""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from support.storage.postgres import LONG, Postgres
+
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER with no time: closing sends RST."""
+_STARTUP = 196608
+"""The protocol's version, in the first message of a connection: it is the last one without a letter."""
+
+
+@dataclass
+class Sent:
+    """A message of a client. kind: its letter; text: the statement that it makes, binds or asks for."""
+
+    kind: str
+    text: str
+
+
+@dataclass
+class _Connection:
+    client: socket.socket
+    server: socket.socket
+    unread: bytearray = field(default_factory=bytearray)
+    started: bool = False
+    statements: dict[str, str] = field(default_factory=dict)
+    """By name: the text of what was prepared."""
+    cut: bool = False
+
+
+class StatementProxy:
+    """Forwards connections to a server, counts the messages of clients, and cuts the connection of one of them, once.
+
+    The server does what it got before the cut, as long as it takes: meanwhile the client may be back already."""
+
+    def __init__(self, target: Postgres) -> None:
+        self._target = target.address
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.host, self.port = self._listener.getsockname()
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self.sent: list[Sent] = []
+        """The messages of clients since `arm`."""
+        self._at: int | None = None
+        self._passes = False
+        self._start(self._accept)
+
+    def arm(self, at: int | None = None, *, passes: bool = False) -> None:
+        """Counts messages from 0 again. at: the message at which its connection is cut, None for no cut. passes: the
+        server still gets the message, and only the answer is lost."""
+        with self._lock:
+            self.sent = []
+            self._at, self._passes = at, passes
+
+    @property
+    def has_cut(self) -> bool:
+        """Tells whether the message for the cut has come."""
+        return self._at is not None and len(self.sent) > self._at
+
+    def was_sent(self, text: str) -> bool:
+        """Tells whether a client has sent that statement since `arm`, to be run."""
+        return any(sent.text == text and sent.kind in "QB" for sent in list(self.sent))
+
+    def close(self) -> None:
+        with self._lock:
+            with contextlib.suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            for each in self._open:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(LONG)
+            assert not thread.is_alive()
+
+    # -- in threads
+
+    def _start(self, run: object, *arguments: object) -> None:
+        thread = threading.Thread(target=run, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target, LONG)
+            except OSError:
+                client.close()
+                continue
+            for each in (client, server):
+                each.settimeout(None)
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._open |= {client, server}
+            connection = _Connection(client, server)
+            self._start(self._up, connection)
+            self._start(self._down, connection)
+
+    def _up(self, connection: _Connection) -> None:
+        """Forwards what the client sends, up to the cut."""
+        with contextlib.suppress(OSError):
+            while data := connection.client.recv(1 << 16):
+                connection.unread += data
+                passing, cut = self._take(connection)
+                if cut:
+                    connection.cut = True
+                if passing:
+                    connection.server.sendall(passing)
+                if cut:
+                    break
+        if connection.cut:
+            with contextlib.suppress(OSError):
+                connection.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                connection.client.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            connection.server.shutdown(socket.SHUT_WR)
+
+    def _take(self, connection: _Connection) -> tuple[bytes, bool]:
+        """Returns the complete messages that may pass, and whether the cut comes after them."""
+        passing = b""
+        for message in _messages(connection):
+            if connection.started or message[4:8] != struct.pack("!i", _STARTUP):
+                is_cut = connection.started and self._count(_told(connection, message))
+            else:
+                connection.started, is_cut = True, False
+            if is_cut and not self._passes:
+                return passing, True
+            passing += message
+            if is_cut:
+                return passing, True
+        return passing, False
+
+    def _count(self, sent: Sent) -> bool:
+        """Notes a message. Returns whether it is the one for the cut."""
+        with self._lock:
+            self.sent.append(sent)
+            return len(self.sent) - 1 == self._at
+
+    def _down(self, connection: _Connection) -> None:
+        """Forwards what the server sends, and nothing any more after a cut."""
+        with contextlib.suppress(OSError):
+            while data := connection.server.recv(1 << 16):
+                if not connection.cut:
+                    connection.client.sendall(data)
+        for each in (connection.client, connection.server):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            with self._lock:
+                self._open.discard(each)
+            each.close()
+
+
+def _messages(connection: _Connection) -> Iterator[bytes]:
+    """Takes the complete messages off what is unread. `started` has to be right before the next one."""
+    unread = connection.unread
+    while True:
+        letter = 1 if connection.started else 0
+        if len(unread) < letter + 4:
+            return
+        size = letter + int.from_bytes(unread[letter : letter + 4], "big")
+        if len(unread) < size:
+            return
+        message = bytes(unread[:size])
+        del unread[:size]
+        yield message
+
+
+def _told(connection: _Connection, message: bytes) -> Sent:
+    kind, words = chr(message[0]), message[5:].split(b"\0")
+    text = ""
+    if kind == "Q":
+        text = words[0].decode()
+    elif kind == "P":
+        text = connection.statements[words[0].decode()] = words[1].decode()
+    elif kind == "B":
+        text = connection.statements.get(words[1].decode(), "")
+    return Sent(kind, text)
+
+
+@contextlib.contextmanager
+def statements_of(target: Postgres) -> Iterator[StatementProxy]:
+    """Runs a proxy for the length of a with block."""
+    proxy = StatementProxy(target)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
