@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.servers.memory import Client, Clock, FillableDisk, clock_of, serving
 from support.storage.calls import REOPENED
-from support.storage.contract import guarded, memcached_bench, sqs_bench
+from support.storage.contract import guarded, memcached_bench, postgres_bench, sqs_bench
 from support.storage.engines import ENGINES, EVERY_ENGINE, Bench
 from support.storage.memcached import Memcached
 from support.storage.sqs import SqsServer, give_credentials
@@ -29,7 +29,7 @@ def sqs(sqs_server: SqsServer, monkeypatch: pytest.MonkeyPatch) -> SqsServer:
     return sqs_server
 
 
-KEEPING = [*ENGINES, "memcached", "sqs"]
+KEEPING = [*ENGINES, "memcached", "sqs", "postgres"]
 
 
 @contextlib.contextmanager
@@ -38,6 +38,8 @@ def _bench(request: pytest.FixtureRequest, root: Path) -> Iterator[Bench]:
         bench = memcached_bench(root, request.getfixturevalue("memcached"))
     elif request.param == "sqs":
         bench = sqs_bench(root, request.getfixturevalue("sqs"))
+    elif request.param == "postgres":
+        bench = postgres_bench(root, request.getfixturevalue("database"))
     else:
         bench = guarded(EVERY_ENGINE[request.param](root))
     try:
@@ -60,12 +62,11 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
         yield bench
 
 
-@pytest.fixture(params=["journal-always", "journal-none", "journal-compacting"])
+@pytest.fixture(params=["journal-always", "journal-none", "journal-compacting", "postgres"])
 def claiming(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """A bench for tests of claims and batches: an engine that has them, for itself alone."""
-    bench = Bench(ENGINES[request.param](tmp_path))
-    yield bench
-    bench.engine.close()
+    with _bench(request, tmp_path) as bench:
+        yield bench
 
 
 @pytest.fixture(params=REOPENED)

@@ -10,10 +10,12 @@ from typing import Any, cast
 import pytest
 
 from qs_storage.engine import Effects, Engine, Feature, Message, UnsupportedError
-from qs_storage.remote_engine import RemoteEngine
+from qs_storage.remote_engine import GatheringEngine, Receive, RemoteEngine
 from qs_storage.vsqs import micros
 from support.storage.engines import Bench, ManualClock
 from support.storage.memcached import Memcached, engine_on
+from support.storage.postgres import Database
+from support.storage.postgres import engine_on as postgres_engine_on
 from support.storage.sqs import SqsServer, sqs_engine
 
 NEEDED: dict[str, Feature] = {
@@ -112,6 +114,18 @@ class RemoteAsEngine:
         """Does nothing: no changes of others are followed."""
 
 
+class GatheringAsEngine(RemoteAsEngine):
+    """An engine that gathers requests where an engine is expected."""
+
+    remote: GatheringEngine
+
+    def receive(self, *args: Any, held: bool = False) -> list[Message]:
+        operation = Receive(*args, held=held)
+        operation.begin_wait()
+        self.remote.submit([operation])
+        return operation.wait()
+
+
 def _asked_for(name: str, args: tuple[Any, ...]) -> Feature | None:
     """Returns the feature for which a call may have been refused."""
     if name == "create" and args[1].capacity is not None:
@@ -162,6 +176,11 @@ def memcached_bench(root: Path, server: Memcached) -> Bench:
     """Returns a bench over memcached, with keys of its own."""
     namespace = uuid.uuid4().hex
     return guarded(lambda clock: as_engine(engine_on(server, root=root, clock=clock, namespace=namespace)))
+
+
+def postgres_bench(root: Path, database: Database) -> Bench:
+    """Returns a bench over a database of PostgreSQL, whose time is that of the bench."""
+    return guarded(lambda clock: cast(Engine, GatheringAsEngine(postgres_engine_on(database, root, clock))))
 
 
 def sqs_bench(root: Path, server: SqsServer) -> Bench:

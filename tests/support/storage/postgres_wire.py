@@ -1,10 +1,10 @@
-"""A proxy before PostgreSQL that knows its messages, and cuts a connection at a chosen one."""
+"""A proxy before PostgreSQL that knows its messages, and cuts a connection, or does something else, at a chosen one."""
 
 import contextlib
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from support.storage.postgres import LONG, Postgres
@@ -50,14 +50,16 @@ class StatementProxy:
         """The messages of clients since `arm`."""
         self._at: int | None = None
         self._passes = False
+        self._do: Callable[[], object] | None = None
         self._start(self._accept)
 
-    def arm(self, at: int | None = None, *, passes: bool = False) -> None:
+    def arm(self, at: int | None = None, *, passes: bool = False, do: Callable[[], object] | None = None) -> None:
         """Counts messages from 0 again. at: the message at which its connection is cut, None for no cut. passes: the
-        server still gets the message, and only the answer is lost."""
+        server still gets the message, and only the answer is lost. do: is called before the message is passed on,
+        instead of a cut."""
         with self._lock:
             self.sent = []
-            self._at, self._passes = at, passes
+            self._at, self._passes, self._do = at, passes, do
 
     @property
     def has_cut(self) -> bool:
@@ -134,6 +136,10 @@ class StatementProxy:
                 is_cut = connection.started and self._count(_told(connection, message))
             else:
                 connection.started, is_cut = True, False
+            if is_cut and self._do is not None:
+                connection.server.sendall(passing)
+                passing, is_cut = b"", False
+                self._do()
             if is_cut and not self._passes:
                 return passing, True
             passing += message

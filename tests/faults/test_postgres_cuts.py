@@ -1,0 +1,243 @@
+"""The connection to PostgreSQL is cut at each statement of each operation: what was answered is done, once; what fails
+is done or not, as the error says."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.storage.engines import LOTS, ManualClock
+from support.storage.postgres import Database, Postgres, engine_on, needs_postgres
+from support.storage.postgres_wire import StatementProxy, statements_of
+
+from qs_storage.engine import (
+    SECOND,
+    Draft,
+    Message,
+    NotKnownError,
+    Options,
+    Receipt,
+)
+from qs_storage.postgres.known import FOREVER
+
+pytestmark = needs_postgres
+_numbers = itertools.count(1)
+_SHOWN = """
+SELECT q.qid, m.payload, l.id IS NOT NULL, coalesce(l.receives, h.receives), coalesce(l.reason, h.reason), h.state,
+       h.until, h.consumer, h.seq, m.grp, m.priority, m.headers, m.ukey, m.origin IS NOT NULL
+FROM qs.messages m JOIN qs.queues q USING (queue) LEFT JOIN qs.line l USING (queue, id) LEFT JOIN qs.hidden h
+USING (queue, id) WHERE q.qid LIKE %s ORDER BY q.qid, m.id
+"""
+"""All that there is of messages. A message in both places, or in none, shows."""
+
+
+@dataclass
+class At:
+    """An engine through the proxy, with queues `name` and `name-dead`. mids: of the messages, in their order: two that
+    are in flight, two that are visible, one that is delayed."""
+
+    engine: Any
+    clock: ManualClock
+    name: str
+    mids: list[int]
+
+    @property
+    def queue(self) -> Any:
+        return self.engine.queue(self.name)
+
+    def receipt(self, which: int) -> Receipt:
+        return Receipt(self.mids[which], 1)
+
+    def receive(self, count: int) -> list[Message]:
+        found: list[Message] = self.engine.receive([self.name], count, 30 * SECOND, LOTS)
+        return found
+
+    def claim(self) -> object:
+        return self.queue.claims.claim("c", 1, 10, None, None)
+
+    def stage(self) -> object:
+        return self.queue.batches.stage("p", (0, 0, 7), [Draft(b"staged 1"), Draft(b"staged 2")])
+
+
+Do = Callable[[At], object]
+
+
+def nothing(_: At) -> None:
+    """Prepares nothing."""
+
+
+def expire(at: At) -> None:
+    """Lets all windows end."""
+    at.clock.now += 100 * SECOND
+
+
+OPERATIONS: dict[str, tuple[Do, Do]] = {
+    "push": (nothing, lambda at: at.queue.push([Draft(b"new")])),
+    "push a list": (nothing, lambda at: at.queue.push([Draft(b"1"), Draft(b"2", delay=SECOND), Draft(b"3")])),
+    "push with a key": (nothing, lambda at: at.queue.push([Draft(b"new", key="k")])),
+    "push with all": (
+        nothing,
+        lambda at: at.queue.push(
+            [Draft(b"new", key="k", unique=True, priority=3, expires=SECOND, group="g", headers=(("a", "b"),))]
+        ),
+    ),
+    "receive": (nothing, lambda at: at.receive(2)),
+    "receive what has expired": (expire, lambda at: at.receive(9)),
+    "delete": (nothing, lambda at: at.queue.delete(at.receipt(0))),
+    "release": (nothing, lambda at: at.queue.release(at.receipt(0), 0)),
+    "release, late": (nothing, lambda at: at.queue.release(at.receipt(0), 5 * SECOND, reason="why")),
+    "extend": (nothing, lambda at: at.queue.extend(at.receipt(0), 99 * SECOND)),
+    "reject": (nothing, lambda at: at.queue.reject(at.receipt(0), "why")),
+    "get": (nothing, lambda at: at.queue.get(at.mids[2], peek=False, visibility=SECOND)),
+    "purge": (nothing, lambda at: at.queue.purge(at.mids[-1], 3)),
+    "copy": (nothing, lambda at: at.engine.copy(at.name, at.mids[2], [f"{at.name}-dead"])),
+    "redrive": (
+        lambda at: at.queue.reject(at.receipt(0), "why"),
+        lambda at: (
+            (letters := at.engine.queue(f"{at.name}-dead").redrive)
+            and letters.move([(mid, at.queue) for mid, _ in letters.letters((), 10)])
+        ),
+    ),
+    "claim": (nothing, At.claim),
+    "acknowledge": (At.claim, lambda at: at.queue.claims.acknowledge("c", 1)),
+    "release a claim": (At.claim, lambda at: at.queue.claims.release("c", 1)),
+    "stage": (nothing, At.stage),
+    "publish": (At.stage, lambda at: at.queue.batches.publish("p", 0, [(0, 7)])),
+    "remove": (nothing, lambda at: at.engine.remove(at.name, force=True)),
+    "configure": (
+        nothing,
+        lambda at: at.engine.configure(at.name, replace(at.engine.options(at.name), visibility=77)),
+    ),
+}
+"""Name -> what happens before, and the operation."""
+
+
+class Place:
+    """An engine through a proxy, and the database itself."""
+
+    def __init__(self, database: Database, proxy: StatementProxy, root: Path) -> None:
+        self.database = database
+        self.proxy = proxy
+        self.clock = ManualClock()
+        dsn = database.server.dsn_of(database.name, port=proxy.port)
+        self.engine = engine_on(database, root, self.clock, dsn=dsn)
+
+    def prepared(self, before: Do) -> At:
+        """Makes queues with messages. What is prepared is the same each time, and the engine has its connections."""
+        self.proxy.arm()
+        name = f"q{next(_numbers):05d}"
+        self.engine.create(f"{name}-dead", Options())
+        self.engine.create(name, Options(dead_letter=f"{name}-dead", max_receives=10))
+        mids = self.engine.queue(name).push([Draft(b"%d" % number) for number in range(4)])
+        mids += self.engine.queue(name).push([Draft(b"late", delay=60 * SECOND)])
+        at = At(self.engine, self.clock, name, mids)
+        at.receive(2)
+        before(at)
+        return at
+
+    def shown(self, at: At) -> list[Any]:
+        """Returns the messages of the queues, with times from now on and without their names."""
+        rows = self.database.sql(_SHOWN, f"{at.name}%")
+        now = self.clock.now
+        options = self.database.sql("SELECT options FROM qs.queues WHERE qid = %s", at.name)
+        staged = self.database.sql(
+            "SELECT payload FROM qs.staged JOIN qs.queues USING (queue) WHERE qid = %s ORDER BY number", at.name
+        )
+        changing = [
+            (row[0] == at.name, *row[1:6], row[6] and (row[6] >= FOREVER or row[6] - now), *row[7:]) for row in rows
+        ]
+        return [changing, [{**each, "dead_letter": ""} for each in options], staged]
+
+
+@pytest.fixture(scope="module")
+def place(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with postgres.database() as database, statements_of(postgres) as proxy:
+        place = Place(database, proxy, tmp_path_factory.mktemp("cuts"))
+        yield place
+        place.engine.close()
+
+
+def statements(place: Place, before: Do, do: Do) -> tuple[list[int], list[Any], list[Any]]:
+    """Does the operation without a cut. Returns at which messages to cut, and the states before and after."""
+    at = place.prepared(before)
+    old = place.shown(at)
+    place.proxy.arm()
+    do(at)
+    sent = list(place.proxy.sent)
+    place.proxy.arm()
+    return [number for number, each in enumerate(sent) if each.kind in "QBS"], old, place.shown(at)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_cut_at_each_statement(place: Place, name: str) -> None:
+    """The engine repeats what was not committed; what is not known is only said when the commit was sent, and then the
+    operation is done as a whole or not at all."""
+    before, do = OPERATIONS[name]
+    numbers, old, new = statements(place, before, do)
+    assert numbers
+    unknown = 0
+    for number, passes in itertools.product(numbers, (False, True)):
+        at = place.prepared(before)
+        place.proxy.arm(number, passes=passes)
+        try:
+            do(at)
+        except NotKnownError:
+            unknown += 1
+            assert place.proxy.was_sent("COMMIT")
+            _settle(place)
+            assert place.shown(at) in (old, new), (number, passes)
+        else:
+            _settle(place)
+            assert place.shown(at) == new, (number, passes)
+    assert unknown
+
+
+def _settle(place: Place) -> None:
+    """Waits until the transactions of connections that were cut have ended."""
+    place.database.sql("BEGIN; LOCK TABLE qs.messages, qs.line, qs.hidden, qs.staged, qs.queues; COMMIT")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_terminated_at_each_statement(place: Place, name: str) -> None:
+    """The same when an administrator ends all connections before the statement comes."""
+    before, do = OPERATIONS[name]
+    numbers, old, new = statements(place, before, do)
+
+    def terminate() -> None:
+        place.database.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid()"
+        )
+
+    for number in numbers:
+        at = place.prepared(before)
+        place.proxy.arm(number, do=terminate)
+        try:
+            do(at)
+        except NotKnownError:
+            assert place.proxy.was_sent("COMMIT")
+            assert place.shown(at) in (old, new), number
+        else:
+            assert place.shown(at) == new, number
+
+
+def test_a_repeated_push_with_a_key(place: Place) -> None:
+    """A push with a key that is repeated after `not known` is stored once, wherever the connection was cut."""
+
+    def push(at: At) -> None:
+        at.queue.push([Draft(b"a", key="k"), Draft(b"b", key="l")])
+
+    numbers, _, new = statements(place, nothing, push)
+    repeated = 0
+    for number, passes in itertools.product(numbers, (False, True)):
+        at = place.prepared(nothing)
+        place.proxy.arm(number, passes=passes)
+        try:
+            push(at)
+        except NotKnownError:
+            repeated += 1
+            push(at)
+        assert place.shown(at) == new, (number, passes)
+    assert repeated
