@@ -64,6 +64,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "slices": "journal_due:slices",
         "policies": "journal_due:policies",
     },
+    "postgres": {
+        "postgres-push": "postgres_rates:postgres_push",
+        "postgres-cycle": "postgres_rates:postgres_cycle",
+        "postgres-depth": "postgres_rates:postgres_depth",
+        "postgres-age": "postgres_rates:postgres_age",
+        "postgres-servers": "postgres_rates:postgres_servers",
+    },
     "documents": {
         "document-costs": "documents:document_costs",
         "second-paths": "documents:second_paths",
@@ -92,6 +99,7 @@ DEFAULT = ("server", "bus")
 
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "journal": ("performance-method.md", tuple(GROUPS["journal"])),
+    "postgres": ("performance-method.md", tuple(GROUPS["postgres"])),
     "fan-out-peers": ("bus.md", ("fan-out-peers",)),
 }
 """The pages of docs that --docs writes, by the name after --only: the page, and the measurements in its table."""
@@ -136,11 +144,14 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--docs",
         action="store_true",
-        help="also write the figures of journal, fan-out-peers and compare into the pages of docs",
+        help="also write the figures of journal, postgres, fan-out-peers and compare into the pages of docs",
     )
     few = parser.add_argument_group("some measurements only")
     few.add_argument("--seconds", type=float, help="sustained: seconds of pushes (default: 120; with --quick 15)")
     few.add_argument("--before", type=Path, metavar="DIR", help="server-cpu: another checkout, to compare with")
+    few.add_argument("--pgmq-sql", type=Path, metavar="FILE", help="postgres-cycle: pgmq's SQL, to compare with it")
+    few.add_argument("--cycles", type=int, metavar="N", help="postgres-age: cycles until the database is old")
+    few.add_argument("--held", type=float, metavar="SECONDS", help="postgres-age: how long a snapshot is held")
     few.add_argument("--messages", type=int, metavar="N", help="archive, archive-xml, report: messages, or events")
     few.add_argument(
         "--memory", default="1g", metavar="SIZE", help="pipeline: of Spark's JVM (default: 1g, as Spark's)"
