@@ -17,6 +17,12 @@ _FREE = """
 DELETE FROM qs.keys AS k USING unnest(%b::int[], %b::text[], %b::bigint[]) AS u (queue, key, id)
 WHERE k.queue = u.queue AND k.key = u.key AND k.id = u.id"""
 
+_OUT_OF_LINE = """
+DELETE FROM qs.line WHERE queue = %b::int AND id = ANY (%b::bigint[]) RETURNING id, place, size, grp, reason"""
+_OUT_OF_HIDING = """
+DELETE FROM qs.hidden WHERE queue = %b::int AND id = ANY (%b::bigint[]) AND (state <> 4 OR %b::boolean)
+RETURNING id, place, size, grp, reason"""
+
 
 class Leaver(NamedTuple):
     """A message that leaves its queue. grp, ukey: as in its row of `messages`."""
@@ -45,6 +51,35 @@ class Hidden(NamedTuple):
     pushed_at: int
     stored_at: int
     expires_at: int | None
+
+
+class Taken(NamedTuple):
+    """A message that was taken out of the line, or out of `hidden`, for this transaction."""
+
+    mid: int
+    place: int
+    size: int
+    grp: str | None
+    reason: str | None
+
+
+def take_out(tx: Transaction, known: Known, mids: Sequence[int], *, claimed: bool) -> list[Taken]:
+    """Takes messages out of the line and out of `hidden`, and leaves their rows in `messages` to the caller. claimed:
+    whether also those in claims. Returns those that were there, in the order of their ids. psycopg.Error."""
+    found: list[Taken] = []
+    rest = Int8s(sorted(mids))
+    # Once more the line: others may put a message back between the two statements.
+    for hidden in (False, True, False):
+        if rest:
+            rows = (
+                tx.rows(_OUT_OF_HIDING, [known.number, rest, claimed])
+                if hidden
+                else tx.rows(_OUT_OF_LINE, [known.number, rest])
+            )
+            found += [Taken(*row) for row in rows]
+            gone = {row[0] for row in rows}
+            rest = Int8s(mid for mid in rest if mid not in gone)
+    return sorted(found)
 
 
 def drop(tx: Transaction, leavers: Sequence[Leaver]) -> None:

@@ -18,7 +18,7 @@ KEY_WINDOW = 300 * SECOND
 LOCK_SHARED = "SELECT pg_advisory_xact_lock_shared(1, q) FROM unnest(%b::int[]) AS q"
 LOCK = "SELECT pg_advisory_xact_lock(1, q) FROM unnest(%b::int[]) AS q"
 """The lock of a queue: whoever removes it, or counts what it holds, waits for the pushes into it."""
-_THERE = "SELECT queue FROM qs.queues WHERE queue = ANY (%b::int[])"
+THERE = "SELECT queue FROM qs.queues WHERE queue = ANY (%b::int[])"
 HELD = """
 SELECT (SELECT count(*) FROM (SELECT FROM qs.line WHERE queue = %b::int LIMIT %b::bigint) AS l)
     + (SELECT count(*) FROM (SELECT FROM qs.hidden WHERE queue = %b::int LIMIT %b::bigint) AS h)"""
@@ -33,7 +33,7 @@ lined AS (
     INSERT INTO qs.line (queue, place, id, receives, size)
     SELECT n.queue, %b::bigint + n.id, n.id, 0, length(n.payload) FROM new AS n)
 SELECT id FROM new ORDER BY id"""
-_IDS = "SELECT nextval('qs.mids') FROM generate_series(1, %b::int)"
+IDS = "SELECT nextval('qs.mids') FROM generate_series(1, %b::int)"
 _KEY = """
 INSERT INTO qs.keys AS k (queue, key, id, until)
 SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::bigint[])
@@ -91,7 +91,7 @@ def push(tx: Transaction, pushes: Sequence[Push]) -> None:
     if limited:
         tx.ask(LOCK, [Int4s(sorted(limited))])
     tx.ask(LOCK_SHARED, [Int4s(number for number in numbers if number not in limited)])
-    there = tx.ask(_THERE, [Int4s(numbers)])
+    there = tx.ask(THERE, [Int4s(numbers)])
     if limited:
         plain, others = _fitting(tx, plain), _fitting(tx, others)
     if plain:
@@ -119,7 +119,7 @@ def _note(tx: Transaction, operation: Push, known: Known, mids: list[int], lined
 def _gone(tx: Transaction, numbers: list[int]) -> StorageError:
     """Returns the error for pushes to a queue that another server has removed. The sweep is divided then, so that only
     the concerned fail."""
-    there = {row[0] for row in tx.rows(_THERE, [Int4s(numbers)])}
+    there = {row[0] for row in tx.rows(THERE, [Int4s(numbers)])}
     gone = next((tx.shared.numbers[number].qid for number in numbers if number not in there), "")
     return NoSuchQueueError(f"there is no queue {gone!r} any more")
 
@@ -151,7 +151,7 @@ def _push_others(tx: Transaction, pushes: list[tuple[Push, Known]]) -> None:
     """Stores messages with delays, keys or other attributes."""
     now = tx.now
     drafts = [(known, draft) for operation, known in pushes for draft in operation.drafts]
-    ids = sorted(row[0] for row in tx.rows(_IDS, [len(drafts)]))
+    ids = sorted(row[0] for row in tx.rows(IDS, [len(drafts)]))
     mids = _by_keys(tx, drafts, ids, now)
     new = []
     for (known, draft), mid, own in zip(drafts, mids, ids, strict=True):
@@ -192,23 +192,31 @@ def store(tx: Transaction, new: Sequence[New]) -> None:
     if not new:
         return
     now = tx.now
-    states, numbers = order.admit(tx, new)
-    kept, lined, hidden = [], [], []
-    for each, state, number in zip(new, states, numbers, strict=True):
-        known, mid, draft, headers, size = each
+    kept = []
+    for known, mid, draft, headers, _ in new:
         ends = None if draft.expires is None else now + draft.expires
         group, key = draft.group or None, draft.key if draft.unique else None
         kept.append((known.number, mid, now, now, ends, draft.priority, group, key, headers or None, draft.payload))
-        place = place_of(draft.priority, number)
-        if draft.delay and state != PARKED:
-            hidden.append((known.number, mid, place, now + draft.delay, 0, size, DELAYED, group, None))
-            tx.due(now + draft.delay)
-        elif state == PARKED:
-            hidden.append((known.number, mid, place, FOREVER, 0, size, PARKED, group, None))
-        else:
-            lined.append((known.number, place, mid, 0, size, group, None))
-            tx.arrive(known, place)
     tx.ask(KEEP, columns(kept, KEPT_AS))
+    line_up(tx, new)
+
+
+def line_up(tx: Transaction, new: Sequence[New], reasons: Sequence[str | None] = ()) -> None:
+    """Puts messages whose rows in `messages` are there into the line, or hides them: those with a delay, and those that
+    wait for others of their group. reasons: one for each, empty for none. psycopg.Error."""
+    states, numbers = order.admit(tx, new)
+    lined, hidden = [], []
+    for each, state, number, reason in zip(new, states, numbers, reasons or [None] * len(new), strict=True):
+        known, mid, draft, _, size = each
+        group, place = draft.group or None, place_of(draft.priority, number)
+        if draft.delay and state != PARKED:
+            hidden.append((known.number, mid, place, tx.now + draft.delay, 0, size, DELAYED, group, reason))
+            tx.due(tx.now + draft.delay)
+        elif state == PARKED:
+            hidden.append((known.number, mid, place, FOREVER, 0, size, PARKED, group, reason))
+        else:
+            lined.append((known.number, place, mid, 0, size, group, reason))
+            tx.arrive(known, place)
     if lined:
         tx.ask(LINE_UP, columns(lined, LINED_AS))
     if hidden:

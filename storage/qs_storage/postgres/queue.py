@@ -29,6 +29,10 @@ class PostgresQueue:
         return self._known.qid
 
     @property
+    def known(self) -> Known:
+        return self._known
+
+    @property
     def options(self) -> Options:
         return self._known.options
 

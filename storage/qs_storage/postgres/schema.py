@@ -51,6 +51,7 @@ CREATE TABLE qs.messages (
 ) WITH ({_QUEUE_TABLE});
 ALTER TABLE qs.messages ALTER payload SET STORAGE EXTERNAL;
 CREATE INDEX messages_expires ON qs.messages (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX messages_letters ON qs.messages (queue, id) WHERE origin IS NOT NULL;
 
 CREATE TABLE qs.line (
     queue int NOT NULL,
@@ -107,6 +108,9 @@ CREATE TABLE qs.claims (
     consumer text COLLATE "C" NOT NULL,
     seq int NOT NULL,
     since bigint NOT NULL,
+    size bigint NOT NULL,
+    checksum text NOT NULL,
+    mids bigint[] NOT NULL,
     PRIMARY KEY (queue, consumer, seq)
 ) WITH ({_QUEUE_TABLE});
 CREATE TABLE qs.consumers (
@@ -128,14 +132,14 @@ CREATE TABLE qs.staged (
     priority smallint NOT NULL,
     grp text COLLATE "C",
     headers bytea,
-    payload bytea NOT NULL,
+    payload bytea,
     PRIMARY KEY (queue, producer, batch, part, attempt, number)
 ) WITH ({_QUEUE_TABLE});
+ALTER TABLE qs.staged ALTER payload SET STORAGE EXTERNAL;
 CREATE TABLE qs.producers (
     queue int NOT NULL,
     producer text COLLATE "C" NOT NULL,
     published bigint NOT NULL,
-    greatest bigint NOT NULL,
     PRIMARY KEY (queue, producer)
 );
 

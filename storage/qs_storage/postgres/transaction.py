@@ -21,7 +21,7 @@ class Transaction:
     be repeated with another object. Assumes one thread, and that each statement is a constant: values of clients are
     parameters."""
 
-    __slots__ = ("_arrived", "_counted", "_due", "_later", "connection", "now", "results", "shared")
+    __slots__ = ("_arrived", "_counted", "_due", "_later", "connection", "made", "now", "results", "shared")
 
     def __init__(self, connection: "Connection", shared: Shared) -> None:
         self.connection = connection
@@ -30,6 +30,8 @@ class Transaction:
         """The time of the transaction, in microseconds."""
         self.results: list[tuple[Operation[Any], Any]] = []
         """Operations that end, with their results or errors."""
+        self.made: dict[str, Known] = {}
+        """The queues that this transaction has made, or found to be new."""
         self._arrived: dict[Known, list[int]] = {}
         self._counted: list[tuple[Known, str, int]] = []
         self._due: int | None = None
