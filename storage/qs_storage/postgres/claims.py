@@ -1,11 +1,306 @@
-"""Claims of a queue of the database."""
+"""Claims on the messages of one queue of the database: a claim hides its messages until its consumer acknowledges or
+releases it."""
 
-from .known import Known, Shared
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..engine import (
+    Claim,
+    ClaimOrderError,
+    Message,
+    NoSuchClaimError,
+    NoSuchQueueError,
+    StaleReceiptError,
+    checksum_of,
+)
+from ..names import check_name, quoted
+from ..policy import is_exhausted, too_old_since
+from . import order
+from .arrays import Int4s, Int8s, Texts
+from .known import FOREVER, IN_FLIGHT, Known, Shared
+from .leaving import Hidden, Leaver, left
+from .links import Row
+from .pushing import LOCK_SHARED
+from .settling import Settlement
+from .taking import message_of
+from .transaction import Transaction, run
+
+_PAGE = 1000
+"""Messages that a claim reads at a time."""
+_LOCK = "SELECT pg_advisory_xact_lock(2, hashtext(%b::text) # %b::int)"
+"""The lock of a consumer: two servers must not make one claim twice."""
+_STATE = """
+SELECT q.paused,
+    coalesce((SELECT acknowledged FROM qs.consumers WHERE queue = q.queue AND consumer = c.name), 0),
+    ARRAY(SELECT seq FROM qs.claims WHERE queue = q.queue AND consumer = c.name ORDER BY seq)
+FROM qs.queues AS q, (SELECT %b::text AS name) AS c WHERE q.queue = %b::int"""
+_NEXT = """
+SELECT l.id, l.size, l.receives, l.grp FROM qs.line AS l
+JOIN qs.messages AS m ON m.queue = l.queue AND m.id = l.id
+WHERE l.queue = %b::int AND l.id > %b::bigint AND l.id <= %b::bigint
+    AND m.stored_at > %b::bigint AND (m.expires_at IS NULL OR m.expires_at > %b::bigint)
+ORDER BY l.id LIMIT %b::int FOR UPDATE OF l SKIP LOCKED"""
+_OUT = "SELECT grp FROM qs.hidden WHERE queue = %b::int AND grp = ANY (%b::text[]) AND state IN (1, 4)"
+_HIDE = """
+WITH gone AS (DELETE FROM qs.line WHERE queue = %b::int AND id = ANY (%b::bigint[]) RETURNING *)
+INSERT INTO qs.hidden (queue, id, place, until, receives, size, state, held, grp, reason, consumer, seq)
+SELECT g.queue, g.id, g.place, %b::bigint, g.receives + 1, g.size, 4, false, g.grp, g.reason, %b::text, %b::int
+FROM gone AS g"""
+_MAKE = """
+INSERT INTO qs.claims (queue, consumer, seq, since, size, checksum, mids)
+VALUES (%b::int, %b::text, %b::int, %b::bigint, %b::bigint, %b::text, %b::bigint[])"""
+_DESCRIBED = """
+SELECT consumer, seq, cardinality(mids), size, mids[1], mids[cardinality(mids)], checksum, since FROM qs.claims"""
+_ONE = _DESCRIBED + " WHERE queue = %b::int AND consumer = %b::text AND seq = %b::bigint"
+_ALL = _DESCRIBED + " WHERE queue = %b::int ORDER BY consumer, seq"
+_SLICE = """
+SELECT c.upto - c.start, c.mids[c.start + 1], c.mids[c.upto] FROM (
+    SELECT mids, (cardinality(mids) * p.part / p.parts)::int AS start,
+        (cardinality(mids) * (p.part + 1) / p.parts)::int AS upto
+    FROM qs.claims, (SELECT %b::bigint AS part, %b::bigint AS parts) AS p
+    WHERE queue = %b::int AND consumer = %b::text AND seq = %b::bigint) AS c"""
+_SIZE = """
+SELECT count(*), coalesce(sum(size), 0) FROM qs.hidden
+WHERE queue = %b::int AND consumer = %b::text AND seq = %b::bigint AND id BETWEEN %b::bigint AND %b::bigint
+    AND state = 4"""
+_PART = """
+SELECT h.queue, h.id, h.place, NULL::bigint, h.receives, h.size, h.reason, m.pushed_at, m.stored_at, m.expires_at,
+    m.grp, m.ukey, m.origin, m.headers, m.payload
+FROM qs.hidden AS h JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id
+WHERE h.queue = %b::int AND h.consumer = %b::text AND h.seq = %b::bigint AND h.id BETWEEN %b::bigint AND %b::bigint
+    AND h.state = 4
+ORDER BY h.id"""
+_REMOVE = """
+WITH gone AS (
+    DELETE FROM qs.hidden WHERE queue = %b::int AND consumer = %b::text AND seq <= %b::bigint AND state = 4
+    RETURNING queue, id, grp)
+DELETE FROM qs.messages AS m USING gone AS g WHERE m.queue = g.queue AND m.id = g.id RETURNING m.id, g.grp, m.ukey"""
+_ACKNOWLEDGE = """
+WITH gone AS (DELETE FROM qs.claims WHERE queue = %b::int AND consumer = %b::text AND seq <= %b::bigint)
+INSERT INTO qs.consumers (queue, consumer, acknowledged) VALUES (%b::int, %b::text, %b::int)
+ON CONFLICT (queue, consumer) DO UPDATE SET acknowledged = excluded.acknowledged"""
+_END = """
+DELETE FROM qs.claims WHERE queue = %b::int AND consumer = %b::text AND seq = %b::bigint RETURNING cardinality(mids)"""
+_CLAIMED = """
+SELECT h.queue, h.id, h.place, h.until, h.receives, h.size, h.server, h.state, h.held, h.grp, h.reason, m.ukey,
+    m.pushed_at, m.stored_at, m.expires_at
+FROM qs.hidden AS h JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id
+WHERE h.queue = %b::int AND h.consumer = %b::text AND h.seq = %b::bigint AND h.state = 4
+ORDER BY h.id FOR UPDATE OF h"""
+
+
+class _Consumer(NamedTuple):
+    """The state of a consumer. paused: its queue's; acked: its last acknowledged claim, 0 without any; opened: its open
+    claims, increasing."""
+
+    paused: bool
+    acked: int
+    opened: list[int]
+
+    @property
+    def last(self) -> int:
+        return max([self.acked, *self.opened])
 
 
 class PostgresClaims:
-    """See Claims."""
+    """Makes and ends the claims on one queue: implements Claims.
+
+    Ensures:
+    1. A claim has the same messages each time it is read, until it ends, for every server.
+    2. A message is in one claim at most: a claimed message is a row of `hidden`, which no receive reads.
+    3. Each call can be repeated: the number of the claim says which one is meant. Calls of one consumer wait for each
+       other.
+
+    Never ends a claim by itself. A claim keeps the ids that it was made with, as its parts are those of these ids, even
+    when an operator purges some of them. Every method may raise BadQueueNameError for the consumer's name,
+    NoSuchQueueError, UnavailableError and NotKnownError."""
 
     def __init__(self, shared: Shared, known: Known) -> None:
         self._shared = shared
         self._known = known
+        self.most = 100_000
+        """The most messages in one claim: a transaction of some seconds."""
+
+    def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
+        """Implements `Claims.claim`. StaleReceiptError if claim seq is acknowledged, ClaimOrderError if an earlier one
+        is missing, NoSuchClaimError if it was released."""
+        check_name("consumer", consumer)
+        known = self._known
+        bounds = _Bounds(min(count, self.most), max_bytes, FOREVER if upto is None else upto)
+
+        def step(tx: Transaction) -> Claim:
+            tx.shared.end_due(tx)  # what is due may be claimed too
+            state = _state(tx, known, consumer)
+            if seq in state.opened:
+                return Claim(*tx.rows(_ONE, [known.number, consumer, seq])[0])
+            _check_next(known, consumer, state, seq)
+            chosen = [] if state.paused or known.options.paused else _choose(tx, known, bounds)
+            mids, size = [row[0] for row in chosen], sum([row[1] for row in chosen])
+            checksum = checksum_of(mids)
+            if mids:
+                tx.ask(_HIDE, [known.number, Int8s(mids), FOREVER, consumer, seq])
+                tx.ask(_MAKE, [known.number, consumer, seq, tx.now, size, checksum, Int8s(mids)])
+                tx.count(known, "delivered", len(mids))
+                tx.count(known, "redelivered", sum([row[2] > 0 for row in chosen]))
+            first, last = (mids[0], mids[-1]) if mids else (None, None)
+            return Claim(consumer, seq, len(mids), size, first, last, checksum, tx.now)
+
+        return run(self._shared, step)
+
+    def part(
+        self, consumer: str, seq: int, part: tuple[int, int], count: int, max_bytes: int
+    ) -> Sequence[Message] | None:
+        """Implements `Claims.part`. NoSuchClaimError."""
+        check_name("consumer", consumer)
+        known = self._known
+
+        def step(tx: Transaction) -> list[Row] | None:
+            found = tx.rows(_SLICE, [*part, known.number, consumer, seq])
+            if not found:
+                raise _no_claim(known, consumer, seq)
+            length, first, last = found[0]
+            if length > count:
+                return None
+            if not length:
+                return []
+            slice_ = [known.number, consumer, seq, first, last]
+            left_, size = tx.rows(_SIZE, slice_)[0]
+            return None if left_ > 1 and size > max_bytes else tx.rows(_PART, slice_)
+
+        rows = run(self._shared, step)
+        return None if rows is None else [message_of(known, row) for row in rows]
+
+    def open_before(self, consumer: str, seq: int) -> Sequence[int]:
+        """Implements `Claims.open_before`. ClaimOrderError."""
+        check_name("consumer", consumer)
+        return run(self._shared, lambda tx: _open_before(tx, self._known, consumer, seq)[1])
+
+    def acknowledge(self, consumer: str, seq: int) -> int:
+        """Implements `Claims.acknowledge`. ClaimOrderError."""
+        check_name("consumer", consumer)
+        known = self._known
+
+        def step(tx: Transaction) -> int:
+            state, _ = _open_before(tx, known, consumer, seq)
+            if seq <= state.acked:
+                return 0
+            gone = tx.rows(_REMOVE, [known.number, consumer, seq])
+            tx.ask(_ACKNOWLEDGE, [known.number, consumer, seq, known.number, consumer, seq])
+            left(tx, [Leaver(known, *row) for row in gone])
+            tx.count(known, "deleted", len(gone))
+            return len(gone)
+
+        return run(self._shared, step)
+
+    def release(self, consumer: str, seq: int) -> int:
+        """Implements `Claims.release`. Messages that were received too often are left to the end of windows, which
+        moves them to the dead-letter queue in slices. NoSuchClaimError."""
+        check_name("consumer", consumer)
+        known = self._known
+
+        def step(tx: Transaction) -> int:
+            state = _state(tx, known, consumer)
+            if seq not in state.opened:
+                raise _no_claim(known, consumer, seq)
+            settlement = Settlement(tx)
+            rows = [Hidden(*row) for row in tx.rows(_CLAIMED, [known.number, consumer, seq])]
+            for row in rows:
+                if is_exhausted(known.options, row.receives):
+                    settlement.hide(row, tx.now, row.receives, IN_FLIGHT, row.reason)
+                else:
+                    settlement.return_(row, 0, None)
+            settlement.write()
+            tx.count(known, "released", len(rows))
+            return int(tx.rows(_END, [known.number, consumer, seq])[0][0])
+
+        return run(self._shared, step)
+
+    def all(self) -> list[Claim]:
+        """Implements `Claims.all`."""
+        return [Claim(*row) for row in run(self._shared, lambda tx: tx.rows(_ALL, [self._known.number]))]
+
+
+class _Bounds(NamedTuple):
+    """The bounds of a claim: see `Claims.claim`."""
+
+    most: int
+    max_bytes: int | None
+    upto: int
+
+
+def _state(tx: Transaction, known: Known, consumer: str) -> _Consumer:
+    """Returns a consumer's state, which nobody else changes until the commit. NoSuchQueueError."""
+    tx.ask(LOCK_SHARED, [Int4s([known.number])])
+    tx.ask(_LOCK, [consumer, known.number])
+    found = tx.rows(_STATE, [consumer, known.number])
+    if not found:
+        raise NoSuchQueueError(f"there is no queue {known.qid!r} any more")
+    return _Consumer(*found[0])
+
+
+def _check_next(known: Known, consumer: str, state: _Consumer, seq: int) -> None:
+    """Checks that seq is the number of the next claim, if it is not an open one."""
+    following = state.last + 1
+    if seq <= state.acked:
+        raise StaleReceiptError(
+            f"claim {seq} of consumer {quoted(consumer)} on queue {known.qid!r} is acknowledged: the next one is "
+            f"{following}"
+        )
+    if seq < following:
+        raise NoSuchClaimError(f"claim {seq} of consumer {quoted(consumer)} on queue {known.qid!r} was released")
+    if seq > following:
+        raise ClaimOrderError(
+            f"consumer {quoted(consumer)} has made {state.last} claims on queue {known.qid!r}: the next one is "
+            f"{following}, not {seq}"
+        )
+
+
+def _open_before(tx: Transaction, known: Known, consumer: str, seq: int) -> tuple[_Consumer, list[int]]:
+    """Returns a consumer's state, and its open claims before seq. ClaimOrderError."""
+    state = _state(tx, known, consumer)
+    if seq > state.last:
+        raise ClaimOrderError(
+            f"consumer {quoted(consumer)} has made {state.last} claims on queue {known.qid!r}: there is no claim {seq} "
+            "to acknowledge"
+        )
+    return state, [number for number in state.opened if number < seq]
+
+
+def _no_claim(known: Known, consumer: str, seq: int) -> NoSuchClaimError:
+    return NoSuchClaimError(
+        f"consumer {quoted(consumer)} has no claim {seq} on queue {known.qid!r}: it was never made, is acknowledged, "
+        "or was released"
+    )
+
+
+def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[Row]:
+    """Returns the oldest visible messages within the bounds, locked: their ids, sizes, receives and groups."""
+    count, total, after = bounds.most, 0, -1
+    if known.options.max_in_flight is not None:
+        count = order.allowance(tx, known, count)
+    since = too_old_since(known.options, tx.now)
+    chosen: list[Row] = []
+    while len(chosen) < count:
+        wanted = min(count - len(chosen), _PAGE)
+        given = [known.number, after, bounds.upto, -1 if since is None else since, tx.now, wanted]
+        page = tx.rows(_NEXT, given)
+        for row in _free(tx, known, page):
+            if bounds.max_bytes is not None and chosen and total + row[1] > bounds.max_bytes:
+                return chosen
+            chosen.append(row)
+            total += row[1]
+        if len(page) < wanted:
+            break
+        after = page[-1][0]
+    if known.options.max_in_flight is not None:
+        order.given(tx, known, len(chosen))
+    return chosen
+
+
+def _free(tx: Transaction, known: Known, page: list[Row]) -> list[Row]:
+    """Returns the messages that a claim may have: not while others have messages of their group."""
+    groups = {row[3] for row in page if row[3] is not None}
+    if not groups:
+        return page
+    out = {row[0] for row in tx.rows(_OUT, [known.number, Texts(groups)])}
+    return [row for row in page if row[3] not in out]

@@ -75,7 +75,9 @@ class PostgresEngine:
         list of keys; connections: for gathered requests, and as many for others; now: a clock in place of the
         database's. UnavailableError for a DSN that cannot be read."""
         database = DatabaseClock() if now is None else None
-        self._shared = Shared(Links(dsn, connections), now or database or clock, self._arrived, self._due)
+        self._shared = Shared(
+            Links(dsn, connections), now or database or clock, self._arrived, self._due, self._end_due
+        )
         self._waiting = Waiting(self._again, self._sooner)
         self._upkeep = Upkeep(self._shared, self._look, database)
         self._hints = Hints(self._shared, self._heard, self._upkeep.refresh, self._look)
@@ -158,6 +160,9 @@ class PostgresEngine:
 
     def _due(self, until: int) -> None:
         self._upkeep.due(until)
+
+    def _end_due(self, tx: Transaction) -> None:
+        self._upkeep.end_due(tx)
 
     def _look(self) -> None:
         self._waiting.wake_all()

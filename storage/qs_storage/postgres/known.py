@@ -4,11 +4,14 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..engine import PRIORITIES, Clock, NoSuchQueueError, Options, Stats
 from ..policy import DeadLetterMoves
 from .links import Links
+
+if TYPE_CHECKING:
+    from .transaction import Transaction
 
 FOREVER = 1 << 62
 """The end of what no time ends: microseconds."""
@@ -102,12 +105,13 @@ class Known:
 class Shared:
     """What all parts of the storage have in common. now: the database's time in microseconds; arrived: called with
     (queue, the lowest place, how many) when rows have come into a line, after the commit, in any thread; due: called
-    with the end of what was hidden, after the commit."""
+    with the end of what was hidden, after the commit; end_due: called within a transaction, ends what is due."""
 
     links: Links
     now: Clock
     arrived: Callable[[Known, int, int], None]
     due: Callable[[int], None]
+    end_due: "Callable[[Transaction], object]"
     server: int = 0
     """This server's number in the table `servers`."""
     queues: dict[str, Known] = field(default_factory=dict)

@@ -1,8 +1,7 @@
 """Messages by their ids: looking at them, listing, counting, removing and copying them.
 
-Each function is one transaction. Assumes that the caller has ended the windows that are over: a message counts as
-hidden for as long as it is in `hidden`. Messages that wait for others of their group are ready ones that no receive
-gets.
+Each function is one transaction, which first ends the windows that are over. Messages that wait for others of their
+group are ready ones that no receive gets.
 """
 
 from collections.abc import Sequence
@@ -97,12 +96,22 @@ def list_mids(shared: Shared, known: Known, state: State, count: int, after: int
     """Implements `Queue.list_mids`. UnavailableError."""
     in_line, states, most = _LISTED[state]
     line, hidden = [known.number, after, in_line, most, count], [known.number, after, Int2s(states), most, count]
-    return [row[0] for row in run(shared, lambda tx: tx.rows(_LIST, [*line, *hidden, count]))]
+
+    def step(tx: Transaction) -> list[Row]:
+        shared.end_due(tx)
+        return tx.rows(_LIST, [*line, *hidden, count])
+
+    return [row[0] for row in run(shared, step)]
 
 
 def stats(shared: Shared, known: Known) -> Stats:
     """Implements `Queue.stats`, without `limited`. Reads the whole line, and all that is hidden. UnavailableError."""
-    found = run(shared, lambda tx: tx.rows(_STATS, [known.number] * 3))
+
+    def step(tx: Transaction) -> list[Row]:
+        shared.end_due(tx)
+        return tx.rows(_STATS, [known.number] * 3)
+
+    found = run(shared, step)
     by_state = {state: (count, new, size or 0) for state, count, new, size in found}
     _, stored_at, _ = by_state.pop(_FIRST, (0, None, 0))
     count = {state: each[0] for state, each in by_state.items()}
@@ -145,6 +154,7 @@ def _find(tx: Transaction, known: Known, mid: int, *, payload: bool) -> Row:
 
 
 def _get(tx: Transaction, known: Known, mid: int, peek: bool, visibility: int | None) -> Message:
+    tx.shared.end_due(tx)
     while True:
         *row, state, paused = _find(tx, known, mid, payload=False)
         message = message_of(known, tuple(row))
@@ -179,6 +189,7 @@ def _get(tx: Transaction, known: Known, mid: int, peek: bool, visibility: int | 
 
 
 def _read(tx: Transaction, known: Known, receipt: Receipt) -> Message:
+    tx.shared.end_due(tx)
     *row, state, _ = _find(tx, known, receipt.mid, payload=True)
     message = message_of(known, tuple(row))
     if state == CLAIMED:

@@ -3,14 +3,13 @@
 A claim is one record in the log, and its end is another.
 """
 
-import hashlib
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 
-from ...engine import Claim, ClaimOrderError, Message, NoSuchClaimError, StaleReceiptError
+from ...engine import Claim, ClaimOrderError, Message, NoSuchClaimError, StaleReceiptError, checksum_of
 from ...names import WITHHELD, check_name, quoted
 from ...policy import is_exhausted
 from ..log import records
@@ -368,5 +367,4 @@ def _described(record: records.Claim) -> Claim:
 
 def _describe(consumer: str, seq: int, mids: Sequence[int], size: int, since: int) -> Claim:
     first, last = (mids[0], mids[-1]) if mids else (None, None)
-    checksum = hashlib.sha256(array("Q", mids).tobytes()).hexdigest()[:16]
-    return Claim(consumer, seq, len(mids), size, first, last, checksum, since)
+    return Claim(consumer, seq, len(mids), size, first, last, checksum_of(mids), since)
