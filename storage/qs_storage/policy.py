@@ -44,18 +44,18 @@ Kind = TypeVar("Kind")
 Moved = TypeVar("Moved")
 
 STORAGES_WITH: Mapping[Feature, tuple[str, ...]] = {
-    Feature.KEY: ("journal", "memcached"),
-    Feature.UNIQUE: ("journal",),
-    Feature.PRIORITY: ("journal",),
-    Feature.EXPIRES: ("journal",),
-    Feature.GROUP: ("journal",),
-    Feature.HEADERS: ("journal", "files", "dirq", "memcached", "sqs"),
-    Feature.RETENTION: ("journal", "files", "dirq", "dirq-simple", "sqs"),
-    Feature.BACKOFF: ("journal", "files", "dirq", "dirq-simple"),
-    Feature.PACE: ("journal",),
-    Feature.DEAD: ("journal", "files", "sqs"),
-    Feature.REDRIVE: ("journal", "files"),
-    Feature.REASON: ("journal", "files"),
+    Feature.KEY: ("journal", "postgres", "memcached"),
+    Feature.UNIQUE: ("journal", "postgres"),
+    Feature.PRIORITY: ("journal", "postgres"),
+    Feature.EXPIRES: ("journal", "postgres"),
+    Feature.GROUP: ("journal", "postgres"),
+    Feature.HEADERS: ("journal", "postgres", "files", "dirq", "memcached", "sqs"),
+    Feature.RETENTION: ("journal", "postgres", "files", "dirq", "dirq-simple", "sqs"),
+    Feature.BACKOFF: ("journal", "postgres", "files", "dirq", "dirq-simple"),
+    Feature.PACE: ("journal", "postgres"),
+    Feature.DEAD: ("journal", "postgres", "files", "sqs"),
+    Feature.REDRIVE: ("journal", "postgres", "files"),
+    Feature.REASON: ("journal", "postgres", "files"),
 }
 """The storages of this distribution with a feature, for the texts of refusals. Storages on other servers are imported
 only when one is asked for, so an error cannot ask them; a test compares."""

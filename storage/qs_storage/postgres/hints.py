@@ -6,7 +6,6 @@ all commits of the database wait for each other. Hints may be lost, and come tog
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 import psycopg
@@ -46,7 +45,7 @@ class Hints:
         self._told: dict[int, int] = {}
         self._queues_changed = False
         self._more = threading.Event()
-        self._closed = False
+        self._stopping = threading.Event()
         self._listening: psycopg.Connection[tuple[object, ...]] | None = None
         self._threads = [
             threading.Thread(target=self._tell, name="postgres tells", daemon=True),
@@ -68,7 +67,7 @@ class Hints:
         self._more.set()
 
     def close(self) -> None:
-        self._closed = True
+        self._stopping.set()
         self._more.set()
         if self._listening is not None:
             cut(self._listening)
@@ -87,7 +86,7 @@ class Hints:
         while True:
             self._more.wait()
             self._more.clear()
-            if self._closed:
+            if self._stopping.is_set():
                 break
             told, self._told = self._told, {}
             changed, self._queues_changed = self._queues_changed, False
@@ -101,24 +100,24 @@ class Hints:
             except psycopg.Error as error:
                 _logger.debug("a hint was not sent: %s", error)
                 connection = None
-                self._links.stopping.wait(_PAUSE)
-            time.sleep(_INTERVAL)
+                self._stopping.wait(_PAUSE)
+            self._stopping.wait(_INTERVAL)
         if connection is not None:
             connection.close()
 
     def _listen(self) -> None:
-        while not self._closed:
+        while not self._stopping.is_set():
             try:
                 with self._connect() as connection:
                     self._listening = connection
                     connection.execute("LISTEN qs")
                     self._again()  # what came while nobody listened
-                    while not self._closed:
+                    while not self._stopping.is_set():
                         for notice in connection.notifies(timeout=_PAUSE):
                             self._hear(notice.payload)
             except psycopg.Error as error:
                 _logger.debug("hints are not heard: %s", error)
-                self._links.stopping.wait(_PAUSE)
+                self._stopping.wait(_PAUSE)
 
     def _hear(self, payload: str) -> None:
         server, *lines = payload.split()
