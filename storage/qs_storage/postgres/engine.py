@@ -19,6 +19,7 @@ from ..engine import (
 from ..names import directory_of
 from ..policy import check_dead_letter, contradiction_in
 from ..remote_engine import Operation, Receive
+from ..settings import storage_in
 from .arrays import Int4s
 from .hints import Hints
 from .known import Known, Shared, options_as_json
@@ -71,9 +72,10 @@ class PostgresEngine:
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.TELLS, Feature.MILLISECONDS})
 
     def __init__(self, root: str, *, clock: Clock, dsn: str, connections: int = 4, now: Clock | None = None) -> None:
-        """root, clock: as every engine is given them, not used: times are the database's; dsn: of libpq, a URL or a
-        list of keys; connections: for gathered requests, and as many for others; now: a clock in place of the
+        """root: where the server's own queues are; clock: not used, as times are the database's; dsn: of libpq, a URL
+        or a list of keys; connections: for gathered requests, and as many for others; now: a clock in place of the
         database's. UnavailableError for a DSN that cannot be read."""
+        self._root = root
         database = DatabaseClock() if now is None else None
         self._shared = Shared(
             Links(dsn, connections), now or database or clock, self._arrived, self._due, self._end_due
@@ -146,16 +148,18 @@ class PostgresEngine:
 
     # -- what happens
 
-    def _arrived(self, known: Known, place: int, number: int) -> None:
-        known.floors.lower(place)
+    def _arrived(self, known: Known, places: Collection[int], number: int) -> None:
+        for place in places:
+            known.floors.lower(place)
         self._waiting.wake(known, number)
         if self._upkeep.others:
-            self._hints.tell(known, place)
+            self._hints.tell(known, places)
 
-    def _heard(self, number: int, place: int) -> None:
+    def _heard(self, number: int, place: int | None) -> None:
         known = self._shared.numbers.get(number)
         if known is not None:
-            known.floors.lower(place)
+            if place is not None:
+                known.floors.lower(place)
             self._waiting.wake(known, 1 << 30)
 
     def _due(self, until: int) -> None:
@@ -203,7 +207,8 @@ class PostgresEngine:
         if said := contradiction_in(options):
             raise UnsupportedError(said)
         queues = {other: known.options for other, known in self._shared.queues.items()}
-        storage = "postgres" if options.dead_letter in queues else None
+        name = options.dead_letter
+        storage = "postgres" if name in queues or not name else storage_in(self._root, name, "of the server's own")
         check_dead_letter(qid, options, queues, storage)
 
     def create(self, qid: str, options: Options) -> None:

@@ -6,11 +6,12 @@ all commits of the database wait for each other. Hints may be lost, and come tog
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import psycopg
 
-from .known import FOREVER, Known, Shared
+from ..engine import PRIORITIES
+from .known import Known, Shared, level_of
 from .links import cut
 
 _logger = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ _MOST = 200
 """Queues of one notification: it has at most 8000 bytes."""
 _TELL = "SELECT pg_notify('qs', %s)"
 _PAUSE = 1.0
+NOWHERE = PRIORITIES << 56
+"""Behind all places: there may be something anywhere."""
 _CHANGED = "changed"
 
 
@@ -31,18 +34,18 @@ class Hints:
     def __init__(
         self,
         shared: Shared,
-        arrived: Callable[[int, int], object],
+        arrived: Callable[[int, int | None], object],
         changed: Callable[[], object],
         again: Callable[[], object],
     ) -> None:
-        """arrived: called with (number of a queue, lowest place) for a hint of another; changed: when queues have
+        """arrived: called with (number of a queue, a place or None) for a hint of another; changed: when queues have
         come or gone; again: when hints may have been lost."""
         self._shared = shared
         self._links = shared.links
         self._arrived = arrived
         self._changed = changed
         self._again = again
-        self._told: dict[int, int] = {}
+        self._told: dict[tuple[int, int], int] = {}
         self._queues_changed = False
         self._more = threading.Event()
         self._stopping = threading.Event()
@@ -56,9 +59,11 @@ class Hints:
         for thread in self._threads:
             thread.start()
 
-    def tell(self, known: Known, place: int) -> None:
-        """Tells others that there is something at a place of a queue."""
-        self._told[known.number] = min(self._told.get(known.number, FOREVER), place)
+    def tell(self, known: Known, places: Collection[int]) -> None:
+        """Tells others that there is something at places of a queue, or for no places that there may be something."""
+        for place in places or (NOWHERE,):
+            told = known.number, level_of(place)
+            self._told[told] = min(self._told.get(told, place), place)
         self._more.set()
 
     def tell_of_change(self) -> None:
@@ -90,7 +95,7 @@ class Hints:
                 break
             told, self._told = self._told, {}
             changed, self._queues_changed = self._queues_changed, False
-            lines = [f"{number}:{place}" for number, place in list(told.items())]
+            lines = [f"{number}:{place}" for (number, _), place in list(told.items())]
             parts = [" ".join(lines[at : at + _MOST]) for at in range(0, len(lines), _MOST)]
             try:
                 if connection is None or connection.closed:
@@ -129,4 +134,4 @@ class Hints:
         for line in lines:
             number, _, place = line.partition(":")
             if number.isdigit() and place.isdigit():
-                self._arrived(int(number), int(place))
+                self._arrived(int(number), None if int(place) >= NOWHERE else int(place))

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,11 @@ def place_of(priority: int, number: int) -> int:
     return (PRIORITIES - 1 - priority) << _NUMBERS | number
 
 
+def level_of(place: int) -> int:
+    """Returns the number of a priority in `LEVELS`."""
+    return place >> _NUMBERS
+
+
 def priority_at(place: int) -> int:
     return PRIORITIES - 1 - (place >> _NUMBERS)
 
@@ -55,12 +60,15 @@ class Floors:
         self.changes = 0
         """Counts calls of `lower`: a read that began before such a call does not know of the row."""
 
-    def ranges(self) -> tuple[list[int], bool]:
+    def ranges(self, arrived: Mapping[int, int]) -> tuple[list[int], bool]:
         """Returns from which place each priority has to be read, the highest first, and whether this is a look at the
-        whole line."""
+        whole line. arrived: what this transaction has brought, see `Transaction.arrived`."""
         if time.monotonic() >= self._look_at:
             return list(LEVELS), True
-        return list(map(max, LEVELS, self._floors)), False
+        lows = list(map(max, LEVELS, self._floors))
+        for level, place in arrived.items():
+            lows[level] = min(lows[level], place)
+        return lows, False
 
     def looked(self, seconds: float) -> None:
         """Notes that a look at the whole line took so long."""
@@ -76,8 +84,7 @@ class Floors:
         """Notes that there is a row at this place, and maybe more behind it."""
         self.changes += 1
         level = place >> _NUMBERS
-        if level < PRIORITIES:
-            self._floors[level] = min(self._floors[level], place)
+        self._floors[level] = min(self._floors[level], place)
 
     def forget(self) -> None:
         """Notes that there may be a row anywhere."""
@@ -104,12 +111,12 @@ class Known:
 @dataclass(eq=False)
 class Shared:
     """What all parts of the storage have in common. now: the database's time in microseconds; arrived: called with
-    (queue, the lowest place, how many) when rows have come into a line, after the commit, in any thread; due: called
+    (queue, the lowest places, how many) when rows have come into a line, after the commit, in any thread; due: called
     with the end of what was hidden, after the commit; end_due: called within a transaction, ends what is due."""
 
     links: Links
     now: Clock
-    arrived: Callable[[Known, int, int], None]
+    arrived: Callable[[Known, Collection[int], int], None]
     due: Callable[[int], None]
     end_due: "Callable[[Transaction], object]"
     server: int = 0

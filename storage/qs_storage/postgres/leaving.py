@@ -34,7 +34,8 @@ class Leaver(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """A hidden message, locked for this transaction: its row of `hidden`, and what of `messages` decides its future."""
+    """A message, locked for this transaction: its row of `hidden`, or of `line` with the state 0, and what of
+    `messages` decides its future."""
 
     queue: int
     mid: int

@@ -20,6 +20,7 @@ INSERT INTO qs.queues (qid, paused, options) VALUES (%b::text, false, '{}')
 ON CONFLICT (qid) DO NOTHING RETURNING queue, qid, options, nextval('qs.changes')"""
 _FOUND = "SELECT queue, qid, options, 0 FROM qs.queues WHERE qid = %b::text"
 _UNHIDE = "DELETE FROM qs.hidden WHERE queue = %b::int AND id = %b::bigint"
+_UNLINE = "DELETE FROM qs.line WHERE queue = %b::int AND id = %b::bigint"
 _MOVE = """
 INSERT INTO qs.messages (queue, id, pushed_at, stored_at, priority, grp, origin, headers, payload)
 SELECT u.target, u.new, u.pushed_at, %b::bigint, m.priority, m.grp, u.origin::jsonb, m.headers, m.payload
@@ -49,9 +50,9 @@ class _Move(NamedTuple):
 
 
 def bury(tx: Transaction, known: Known, row: Hidden, reason: str) -> None:
-    """Moves a hidden message to the dead-letter queue of its queue, which is made if it is missing. row: with the
-    reason that goes with the message; reason: `receives` or `rejected`. StorageError if that queue cannot take it: then
-    nothing has changed. psycopg.Error."""
+    """Moves a message to the dead-letter queue of its queue, which is made if it is missing. row: with the reason that
+    goes with the message; reason: `receives` or `rejected`. StorageError if that queue cannot take it: then nothing has
+    changed. psycopg.Error."""
     name = known.options.dead_letter
     target = tx.made.get(name) or tx.shared.queues.get(name) or _find_or_make(tx, name)
     if target is known:  # `set-queue` refuses such a name
@@ -62,7 +63,7 @@ def bury(tx: Transaction, known: Known, row: Hidden, reason: str) -> None:
         target = _find_or_make(tx, name)
         enter(tx, {target: 1})
     origin = Origin(known.qid, row.mid, row.receives, tx.now, reason, row.pushed_at)
-    tx.ask(_UNHIDE, [known.number, row.mid])
+    tx.ask(_UNHIDE if row.state else _UNLINE, [known.number, row.mid])
     message = Taken(row.mid, row.place, row.size, row.grp, row.reason)
     _move(tx, known, [_Move(message, target, row.pushed_at, json.dumps(origin))])
     left(tx, [Leaver(known, row.mid, row.grp, row.ukey)])

@@ -43,7 +43,8 @@ _SETTINGS = {
     # own.
     "statement_timeout": "0",
     "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
+    # The locks of a server that has stopped in the middle of a transaction must not hold others up.
+    "idle_in_transaction_session_timeout": "10s",
     "client_min_messages": "warning",
     "default_transaction_isolation": "read\\ committed",
     "bytea_output": "hex",

@@ -1,7 +1,7 @@
 """Pushes of one sweep: all that came together go into the database with a few statements."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..engine import SECOND, Draft, NoSuchQueueError, QueueFullError, StorageError
 from ..headers import pack_headers
@@ -11,6 +11,11 @@ from . import order
 from .arrays import Array, Blobs, Int2s, Int4s, Int8s, Texts, columns
 from .known import DELAYED, FOREVER, PARKED, PLAIN_PLACE, Known, place_of
 from .transaction import Transaction
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from .links import Row
 
 KEY_WINDOW = 300 * SECOND
 """The window in which a key counts."""
@@ -72,55 +77,63 @@ class New(NamedTuple):
 
 
 def push(tx: Transaction, pushes: Sequence[Push]) -> None:
-    """Stores the messages of pushes. psycopg.Error."""
-    plain: list[tuple[Push, Known]] = []
-    others: list[tuple[Push, Known]] = []
-    limited: set[int] = set()
+    """Stores the messages of pushes. psycopg.Error; NoSuchQueueError if another server has removed one of the queues."""
+    wanted: list[tuple[Push, Known]] = []
     for operation in pushes:
         known = tx.shared.queues.get(operation.qid)
         if known is None:
             tx.results.append((operation, NoSuchQueueError(f"there is no queue {operation.qid!r}")))
-            continue
-        if known.options.capacity is not None:
-            limited.add(known.number)
-        is_plain = all(not draft[1] and draft[2:] == PLAIN for draft in operation.drafts)
-        (plain if is_plain and not known.options.fair else others).append((operation, known))
-    numbers = sorted({known.number for _, known in [*plain, *others]})
-    if not numbers:
+        else:
+            wanted.append((operation, known))
+    if not wanted:
         return
-    if limited:
-        tx.ask(LOCK, [Int4s(sorted(limited))])
-    tx.ask(LOCK_SHARED, [Int4s(number for number in numbers if number not in limited)])
-    there = tx.ask(THERE, [Int4s(numbers)])
-    if limited:
-        plain, others = _fitting(tx, plain), _fitting(tx, others)
-    if plain:
-        queues = Int4s(known.number for operation, known in plain for _ in operation.drafts)
-        payloads = Blobs(draft[0] for operation, _ in plain for draft in operation.drafts)
-        given = tx.ask(_PUSH, [queues, payloads, tx.now, PLAIN_PLACE])
-    if len(there.fetchall()) < len(numbers):
-        raise _gone(tx, numbers)
-    if plain:
+    there = _lock(tx, wanted)
+    wanted = _fitting(tx, wanted)
+    plain = [one for one in wanted if not one[1].options.fair and all(map(_is_plain, one[0].drafts))]
+    others = [one for one in wanted if one not in plain] if len(plain) < len(wanted) else []
+    given = _push_plain(tx, plain) if plain else None
+    if there.rowcount < len({known for _, known in wanted}):
+        raise _gone(tx, wanted)
+    if given is not None:
         mids = iter([row[0] for row in given])
         for operation, known in plain:
             found = [next(mids) for _ in operation.drafts]
-            _note(tx, operation, known, found, found)
+            tx.results.append((operation, found))
+            tx.count(known, "pushed", len(found))
+            tx.arrive(known, PLAIN_PLACE + found[0], len(found))
     if others:
         _push_others(tx, others)
 
 
-def _note(tx: Transaction, operation: Push, known: Known, mids: list[int], lined: list[int]) -> None:
-    tx.results.append((operation, mids))
-    tx.count(known, "pushed", len(mids))
-    if lined:
-        tx.arrive(known, PLAIN_PLACE + lined[0], len(lined))
+def _is_plain(draft: Draft) -> bool:
+    return not draft[1] and draft[2:] == PLAIN
 
 
-def _gone(tx: Transaction, numbers: list[int]) -> StorageError:
+def _lock(tx: Transaction, wanted: Sequence[tuple[Push, Known]]) -> "psycopg.Cursor[Row]":
+    """Keeps queues from being removed before the commit, and those with a capacity from being filled. Returns a cursor
+    with a row for each queue that is there."""
+    queues = {known.number: known.options.capacity is not None for _, known in wanted}
+    numbers = sorted(queues)
+    if limited := [number for number in numbers if queues[number]]:
+        tx.ask(LOCK, [Int4s(limited)])
+    if shared := [number for number in numbers if not queues[number]]:
+        tx.ask(LOCK_SHARED, [Int4s(shared)])
+    return tx.ask(THERE, [Int4s(numbers)])
+
+
+def _push_plain(tx: Transaction, plain: Sequence[tuple[Push, Known]]) -> "psycopg.Cursor[Row]":
+    """Stores messages without attributes, in one statement. Returns a cursor with their ids."""
+    queues = Int4s(known.number for operation, known in plain for _ in operation.drafts)
+    payloads = Blobs(draft[0] for operation, _ in plain for draft in operation.drafts)
+    return tx.ask(_PUSH, [queues, payloads, tx.now, PLAIN_PLACE])
+
+
+def _gone(tx: Transaction, wanted: Sequence[tuple[Push, Known]]) -> StorageError:
     """Returns the error for pushes to a queue that another server has removed. The sweep is divided then, so that only
     the concerned fail."""
-    there = {row[0] for row in tx.rows(THERE, [Int4s(numbers)])}
-    gone = next((tx.shared.numbers[number].qid for number in numbers if number not in there), "")
+    numbers = Int4s(known.number for _, known in wanted)
+    there = {row[0] for row in tx.rows(THERE, [numbers])}
+    gone = next((known.qid for _, known in wanted if known.number not in there), "")
     return NoSuchQueueError(f"there is no queue {gone!r} any more")
 
 

@@ -26,16 +26,18 @@ WITH u AS MATERIALIZED (
 h AS (
     DELETE FROM qs.hidden AS h USING u
     WHERE h.queue = u.queue AND h.id = u.id AND h.state <> 4
-        AND (u.receives < 0 OR h.state = 1 AND h.receives = u.receives)
+        AND (u.receives < 0 OR h.receives = u.receives)
     RETURNING u.number, h.queue, h.id, h.grp),
 m AS (
     DELETE FROM qs.messages AS m USING h WHERE m.queue = h.queue AND m.id = h.id RETURNING h.number, h.grp, m.ukey)
 SELECT number, grp, ukey FROM m"""
 _DELETE_VISIBLE = """
 WITH u AS MATERIALIZED (
-    SELECT * FROM unnest(%b::int[], %b::bigint[]) WITH ORDINALITY AS u (queue, id, number)),
+    SELECT * FROM unnest(%b::int[], %b::bigint[], %b::int[]) WITH ORDINALITY AS u (queue, id, receives, number)),
 l AS (
-    DELETE FROM qs.line AS l USING u WHERE l.queue = u.queue AND l.id = u.id RETURNING u.number, l.queue, l.id, l.grp),
+    DELETE FROM qs.line AS l USING u
+    WHERE l.queue = u.queue AND l.id = u.id AND (u.receives < 0 OR l.receives = u.receives)
+    RETURNING u.number, l.queue, l.id, l.grp),
 m AS (
     DELETE FROM qs.messages AS m USING l WHERE m.queue = l.queue AND m.id = l.id RETURNING l.number, l.grp, m.ukey)
 SELECT number, grp, ukey FROM m"""
@@ -50,6 +52,13 @@ FROM unnest(%b::int[], %b::bigint[]) WITH ORDINALITY AS u (queue, id, number)
 JOIN qs.hidden AS h ON h.queue = u.queue AND h.id = u.id
 JOIN qs.messages AS m ON m.queue = u.queue AND m.id = u.id
 FOR UPDATE OF h"""
+_LOOK_VISIBLE = """
+SELECT u.number, l.queue, l.id, l.place, 0::bigint, l.receives, l.size, NULL::int, 0::smallint, false, l.grp, l.reason,
+    m.ukey, m.pushed_at, m.stored_at, m.expires_at
+FROM unnest(%b::int[], %b::bigint[]) WITH ORDINALITY AS u (queue, id, number)
+JOIN qs.line AS l ON l.queue = u.queue AND l.id = u.id
+JOIN qs.messages AS m ON m.queue = u.queue AND m.id = u.id
+FOR UPDATE OF l"""
 _DUE = """
 SELECT h.queue, h.id, h.place, h.until, h.receives, h.size, h.server, h.state, h.held, h.grp, h.reason, m.ukey,
     m.pushed_at, m.stored_at, m.expires_at
@@ -153,10 +162,9 @@ def delete(tx: Transaction, deletes: Sequence[Delete]) -> None:
     gone = {row[0] - 1: row for row in tx.rows(_DELETE, columns(table, (Int4s, Int8s, Int4s)))}
     errors: dict[int, StorageError] = {}
     if len(gone) < len(wanted):
-        visible = [at for at, row in enumerate(table) if row[2] < 0 and at not in gone]
-        if visible:
-            found = tx.rows(_DELETE_VISIBLE, columns([table[at][:2] for at in visible], (Int4s, Int8s)))
-            gone |= {visible[row[0] - 1]: row for row in found}
+        visible = [at for at in range(len(table)) if at not in gone]
+        found = tx.rows(_DELETE_VISIBLE, columns([table[at] for at in visible], (Int4s, Int8s, Int4s)))
+        gone |= {visible[row[0] - 1]: row for row in found}
         errors = _refusals(tx, wanted, [at for at in range(len(wanted)) if at not in gone])
     leavers = [
         Leaver(wanted[at][0], wanted[at][1].mid, row[1], row[2])
@@ -210,6 +218,10 @@ def settle(tx: Transaction, operations: Sequence[Settle]) -> None:
     settlement = Settlement(tx)
     asked = columns([(known.number, operation.receipt.mid) for operation, known in wanted], (Int4s, Int8s))
     found = {row[0] - 1: Hidden(*row[1:]) for row in tx.rows(_LOOK, asked)}
+    rejected = [at for at, (each, _) in enumerate(wanted) if at not in found and isinstance(each, Reject)]
+    if rejected:  # also what is visible can be rejected
+        asked = columns([(wanted[at][1].number, wanted[at][0].receipt.mid) for at in rejected], (Int4s, Int8s))
+        found |= {rejected[row[0] - 1]: Hidden(*row[1:]) for row in tx.rows(_LOOK_VISIBLE, asked)}
     done: set[tuple[int, int]] = set()
     for at, (operation, known) in enumerate(wanted):
         row = found.get(at)
@@ -255,7 +267,7 @@ def _settle_one(
         until = tx.now + window
         settlement.hide(row, until, row.receives, IN_FLIGHT, row.reason)
         return until
-    if row.state == CLAIMED or not (is_ours or receives is None):
+    if row.state == CLAIMED or receives not in {None, row.receives}:
         raise refusal(known, operation.receipt, True, row.state)
     body = row if operation.reason is None else row._replace(reason=operation.reason)
     known.moves.reject(row.mid, lambda: bury(tx, known, body, "rejected"))

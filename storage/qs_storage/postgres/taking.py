@@ -101,33 +101,42 @@ def _take(tx: Transaction, taking: _Taking) -> None:
 
 def _read(tx: Transaction, taking: _Taking, wanted: int, room: int) -> tuple[list[Row], list[Row]]:
     """Takes messages out of the line. Returns those that may be handed out in their order, and those that are over."""
-    now = tx.now
+    limited = [known for known in taking.queues if known.options.max_in_flight or known.options.rate]
+    for known in limited:
+        wanted = min(wanted, order.allowance(tx, known, wanted))
+    if wanted <= 0:
+        return [], []
+    read = _ask(tx, taking, wanted, room)
+    found: list[Row] = []
+    over: list[Row] = []
+    for row in read:
+        since = too_old_since(tx.shared.numbers[row[0]].options, tx.now)
+        is_over = (row[9] is not None and row[9] <= tx.now) or (since is not None and row[8] <= since)
+        (over if is_over else found).append(row)
+    for known in limited:
+        order.given(tx, known, sum([row[0] == known.number for row in found]))
+    return found, over
+
+
+def _ask(tx: Transaction, taking: _Taking, wanted: int, room: int) -> list[Row]:
+    """Takes messages out of the lines of some queues, in their order."""
     ranges: list[tuple[int, int, int, int, int]] = []
     wholes: list[Known] = []
-    several = len(taking.queues) > 1
     changes = {known: known.floors.changes for known in taking.queues}
     for turn, known in enumerate(taking.queues):
-        options = known.options
-        if options.max_in_flight is not None or options.rate is not None:
-            wanted = min(wanted, order.allowance(tx, known, wanted))
-        until = now + (options.visibility if taking.visibility is None else taking.visibility)
-        lows, whole = known.floors.ranges()
+        until = tx.now + (known.options.visibility if taking.visibility is None else taking.visibility)
+        lows, whole = known.floors.ranges(tx.arrived.get(known, {}))
         if whole:
             wholes.append(known)
         for low, high in zip(lows, _HIGHS, strict=True):
             ranges.append((known.number, low, high, until, turn if taking.given else 0))
-    if wanted <= 0:
-        return [], []
     began = time.monotonic()
-    queues, lows_, highs, untils, turns = zip(*ranges, strict=True)
-    parameters = [
-        Int4s(queues), Int8s(lows_), Int8s(highs), Int8s(untils), Int4s(turns), wanted, wanted, room, tx.shared.server,
-        taking.held,
-    ]  # fmt: skip
-    read = tx.ask(_TAKE_OLDEST if several else _TAKE, parameters).fetchall()
-    turn_of = {known.number: turn for turn, known in enumerate(taking.queues)}
-    read.sort(key=(lambda row: (turn_of[row[0]], row[2])) if taking.given else (lambda row: row[2]))
+    statement = _TAKE_OLDEST if len(taking.queues) > 1 else _TAKE
+    bounds = (wanted, wanted, room, tx.shared.server, taking.held)
+    read = tx.rows(statement, [*columns(ranges, (Int4s, Int8s, Int8s, Int8s, Int4s)), *bounds])
     seconds = time.monotonic() - began
+    turns = {known.number: turn if taking.given else 0 for turn, known in enumerate(taking.queues)}
+    read.sort(key=lambda row: (turns[row[0]], row[2]))
     places: dict[Known, list[int]] = {known: [] for known in taking.queues}
     for row in read:
         places[tx.shared.numbers[row[0]]].append(row[2])
@@ -139,17 +148,7 @@ def _read(tx: Transaction, taking: _Taking, wanted: int, room: int) -> tuple[lis
             known.floors.taken(gone, changes[known])
 
     tx.later(note)
-    found: list[Row] = []
-    over: list[Row] = []
-    for row in read:
-        since = too_old_since(tx.shared.numbers[row[0]].options, now)
-        is_over = (row[9] is not None and row[9] <= now) or (since is not None and row[8] <= since)
-        (over if is_over else found).append(row)
-    for known in taking.queues:
-        if known.options.max_in_flight is not None or known.options.rate is not None:
-            number = sum([row[0] == known.number for row in found])
-            order.given(tx, known, number)
-    return found, over
+    return read
 
 
 def _leaver(shared: Shared, row: Row) -> Leaver:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from ..remote_engine import Operation, end_all
-from .known import FOREVER, Known, Shared
+from .known import Known, Shared, level_of
 
 if TYPE_CHECKING:
     import psycopg
@@ -21,7 +21,7 @@ class Transaction:
     be repeated with another object. Assumes one thread, and that each statement is a constant: values of clients are
     parameters."""
 
-    __slots__ = ("_arrived", "_counted", "_due", "_later", "connection", "made", "now", "results", "shared")
+    __slots__ = ("_brought", "_counted", "_due", "_later", "arrived", "connection", "made", "now", "results", "shared")
 
     def __init__(self, connection: "Connection", shared: Shared) -> None:
         self.connection = connection
@@ -32,7 +32,10 @@ class Transaction:
         """Operations that end, with their results or errors."""
         self.made: dict[str, Known] = {}
         """The queues that this transaction has made, or found to be new."""
-        self._arrived: dict[Known, list[int]] = {}
+        self.arrived: dict[Known, dict[int, int]] = {}
+        """The lowest places of rows that have come into lines, by priority: see `level_of`. Empty for a queue whose
+        limits may let more out."""
+        self._brought: dict[Known, int] = {}
         self._counted: list[tuple[Known, str, int]] = []
         self._due: int | None = None
         self._later: list[Callable[[], object]] = []
@@ -49,17 +52,16 @@ class Transaction:
         return self.ask(statement, given).fetchall()
 
     def arrive(self, known: Known, place: int, count: int = 1) -> None:
-        """Notes rows that have come into a line. place: the lowest of them."""
-        arrived = self._arrived.get(known)
-        if arrived is None:
-            self._arrived[known] = [place, count]
-        else:
-            arrived[0] = min(arrived[0], place)
-            arrived[1] += count
+        """Notes rows that have come into a line. place: the lowest of them; all have one priority."""
+        arrived = self.arrived.setdefault(known, {})
+        level = level_of(place)
+        arrived[level] = min(place, arrived.get(level, place))
+        self._brought[known] = self._brought.get(known, 0) + count
 
     def wake(self, known: Known) -> None:
         """Notes that a limit of the queue may let more messages out."""
-        self.arrive(known, FOREVER, 1)
+        self.arrived.setdefault(known, {})
+        self._brought[known] = self._brought.get(known, 0) + 1
 
     def count(self, known: Known, event: str, number: int = 1) -> None:
         """Counts an event. event: a field of Stats."""
@@ -87,8 +89,8 @@ class Transaction:
                 operation.fail(result)
             else:
                 operation.succeed(result)
-        for known, (place, number) in self._arrived.items():
-            self.shared.arrived(known, place, number)
+        for known, places in self.arrived.items():
+            self.shared.arrived(known, places.values(), self._brought[known])
         end_all([operation for operation, _ in self.results])
 
 

@@ -173,7 +173,7 @@ class Upkeep:
             self.read_queues()
             run_on(self._link, self._shared, self._retire)
             self._look()
-        while run_on(self._link, self._shared, self.end_due):
+        while self._is_due() and run_on(self._link, self._shared, self.end_due):
             pass
         if now >= self._rarely_at:
             self._rarely_at = now + _RARELY
@@ -181,9 +181,12 @@ class Upkeep:
 
     # -- what is due
 
+    def _is_due(self) -> bool:
+        return self._shared.now() >= self.next_due or time.monotonic() >= self._whole_at
+
     def end_due(self, tx: Transaction, count: int = _SLICE) -> bool:
         """Ends what is due. Returns True if there may be more. psycopg.Error."""
-        if tx.now < self.next_due and time.monotonic() < self._whole_at:
+        if not self._is_due():
             return False
         whole = time.monotonic() >= self._whole_at
         began, dues = time.monotonic(), self._dues
