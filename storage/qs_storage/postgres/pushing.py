@@ -77,7 +77,7 @@ class New(NamedTuple):
 
 
 def push(tx: Transaction, pushes: Sequence[Push]) -> None:
-    """Stores the messages of pushes. psycopg.Error; NoSuchQueueError if another server has removed one of the queues."""
+    """Stores the messages of pushes. psycopg.Error; NoSuchQueueError if another server has removed a queue."""
     wanted: list[tuple[Push, Known]] = []
     for operation in pushes:
         known = tx.shared.queues.get(operation.qid)
@@ -92,7 +92,7 @@ def push(tx: Transaction, pushes: Sequence[Push]) -> None:
     plain = [one for one in wanted if not one[1].options.fair and all(map(_is_plain, one[0].drafts))]
     others = [one for one in wanted if one not in plain] if len(plain) < len(wanted) else []
     given = _push_plain(tx, plain) if plain else None
-    if there.rowcount < len({known for _, known in wanted}):
+    if len(there.fetchall()) < len({known.number for _, known in wanted}):
         raise _gone(tx, wanted)
     if given is not None:
         mids = iter([row[0] for row in given])
