@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.storage.calls import acknowledge, claim, next_due, part, payloads, receive_and_commit, release
+from support.storage.contract import needs
 from support.storage.engines import LOTS, Bench, JournalEngine, ManualClock
 
 from qs_storage.engine import (
@@ -12,6 +13,7 @@ from qs_storage.engine import (
     Draft,
     Durability,
     Engine,
+    Feature,
     Options,
     Receipt,
     StaleReceiptError,
@@ -244,6 +246,7 @@ def test_history(tmp_path: Path) -> None:
 
 def test_milliseconds(tmp_path: Path, claiming: Bench) -> None:
     """`upto` counts milliseconds where ids do."""
+    needs(claiming, Feature.MILLISECONDS)
     claiming.queue(timestamps="ms")
     [first] = claiming.push(b"1")
     claiming.clock.now += 5000

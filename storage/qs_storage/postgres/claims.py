@@ -115,11 +115,12 @@ class PostgresClaims:
     when an operator purges some of them. Every method may raise BadQueueNameError for the consumer's name,
     NoSuchQueueError, UnavailableError and NotKnownError."""
 
+    most = 100_000
+    """The most messages in one claim: a transaction of some seconds."""
+
     def __init__(self, shared: Shared, known: Known) -> None:
         self._shared = shared
         self._known = known
-        self.most = 100_000
-        """The most messages in one claim: a transaction of some seconds."""
 
     def claim(self, consumer: str, seq: int, count: int, max_bytes: int | None, upto: int | None) -> Claim:
         """Implements `Claims.claim`. StaleReceiptError if claim seq is acknowledged, ClaimOrderError if an earlier one
