@@ -171,15 +171,14 @@ class Postgres:
     Ensures that its directory is gone, and that none of its processes is left, when the block ends or when the test
     process ends in any way."""
 
-    def __init__(self, *settings: str, name: str | None = None, folder: Path | None = None) -> None:
+    def __init__(self, *settings: str, name: str | None = None, port: int | None = None) -> None:
         """settings: as for `postgres -c`, such as `max_connections=10`. name: the server's name for others, as in
-        `synchronous_standby_names`. folder: an existing, empty directory for the data, such as that of a small disk."""
+        `synchronous_standby_names`. port: None for a free one."""
         if not IS_THERE:
             pytest.skip(NOT_TESTED)
         self.name = name or f"node{next(_numbers)}"
         self._settings = [*_SETTINGS, *settings]
-        self._own = folder is None
-        self._folder = folder or Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=_home()))
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=_home()))
         if (user := _user()) is not None:
             os.chown(self._folder, user, -1)
         self.data = self._folder / "data"
@@ -191,7 +190,7 @@ class Postgres:
         """Databases to remove."""
         try:
             self._fill()
-            self._start_somewhere()
+            self._start_somewhere() if port is None else self._start_at(port)
         except BaseException:
             self.close()
             raise
@@ -212,6 +211,10 @@ class Postgres:
             except AssertionError:
                 if attempt == 4 or "could not bind" not in self.log():
                     raise
+
+    def _start_at(self, port: int) -> None:
+        self.port = port
+        self.start()
 
     def start(self) -> None:
         """Starts the server, after `stop` or `kill` again on its port, and waits until it takes connections. A server
@@ -326,8 +329,7 @@ class Postgres:
             self._kept.close()
         if self._process is not None:
             self.kill()
-        if self._own:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> "Postgres":
         return self
@@ -438,9 +440,9 @@ class Postgres:
 class Standby(Postgres):
     """A server that follows another one, from which it is copied."""
 
-    def __init__(self, primary: Postgres, *settings: str, name: str) -> None:
+    def __init__(self, primary: Postgres, *settings: str, name: str, port: int | None = None) -> None:
         self._primary = primary
-        super().__init__(*settings, name=name)
+        super().__init__(*settings, name=name, port=port)
         primary.until_streaming(self)
 
     def _fill(self) -> None:
