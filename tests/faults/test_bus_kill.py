@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.bus.world import Round, World, world
 from support.faults import pass_time
+from support.storage.postgres import Database, needs_postgres
 
 SEED = int(os.environ.get("QS_KILL_SEED", "20251121"))
 FEW = 3
@@ -89,9 +91,9 @@ def may_come_again(fault: str) -> set[str]:
     return {"shared", "moving"} if "subscriber" in fault else {"moving"}
 
 
-def rounds(folder: Path, fault: Callable[[World], str], number: int, seed: int, **how: bool | str) -> list[Round]:
+def rounds(folder: Path, fault: Callable[[World], str], number: int, seed: int, **how: Any) -> list[Round]:
     print(f"seed {seed}; repeat with QS_KILL_SEED={SEED}")
-    with world(folder, seed, proxied=fault is cut, **how) as at_work:  # type: ignore[arg-type]
+    with world(folder, seed, proxied=fault is cut, **how) as at_work:
         for _ in range(number):
             done = at_work.round(fault)
             assert {name for name, count in done.again.items() if count} <= may_come_again(done.fault), done
@@ -120,7 +122,14 @@ def test_a_few_faults(fault: Callable[[World], str], tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", [kill_two, stop])
 def test_a_few_faults_as_by_default(fault: Callable[[World], str], tmp_path: Path) -> None:
     """Without any flag, no message is lost: every answer is durable, and the bus is told of no queue."""
-    rounds(tmp_path, fault, FEW, SEED + 2, monitored=False, durability="always")
+    rounds(tmp_path, fault, FEW, SEED + 2, monitored=False, flags=())
+
+
+@pytest.mark.slow
+@needs_postgres
+def test_a_few_faults_over_postgres(database: Database, tmp_path: Path) -> None:
+    """Queues of PostgreSQL, the bus's own among them, are served as others. Some 10 s."""
+    rounds(tmp_path, kill_two, FEW, SEED + 3, flags=("--postgres", database.dsn, "--storage", "postgres"))
 
 
 @pytest.mark.long

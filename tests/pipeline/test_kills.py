@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.servers.processes import FAST, ServerProcess
 from support.spark.queues import SHORT_LIVED_JVM, bodies, rows
+from support.storage.postgres import Database, needs_postgres
 
 from qs_client import Draft, QueueClient, ServerError, ServerUnavailable
 from qs_pipeline.errors import NoJavaError
@@ -212,9 +213,9 @@ def check(load: Load, arrived: list[bytes]) -> None:
     assert lost <= load.maybe, f"{len(lost - load.maybe)} of {len(load.pushed)} messages are lost"
 
 
-def new_server(root: Path, *queues: str) -> ServerProcess:
+def new_server(root: Path, *queues: str, flags: Sequence[str] = FAST) -> ServerProcess:
     """A server with these queues."""
-    server = ServerProcess(root, *FAST)
+    server = ServerProcess(root, *flags)
     with QueueClient(server.host, server.port) as client:
         for queue in queues:
             client.new_queue(queue)
@@ -264,13 +265,13 @@ def kill_archive(tmp_path: Path, kinds: Sequence[str], seed: int) -> int:
     return len(load.pushed)
 
 
-def kill_route(tmp_path: Path, kinds: Sequence[str], seed: int) -> int:
-    """Kills a route to two queues: every third message is one of those for errors. Returns how many messages there
-    were."""
+def kill_route(tmp_path: Path, kinds: Sequence[str], seed: int, flags: Sequence[str] = FAST) -> int:
+    """Kills a route to two queues: every third message is one of those for errors. flags: of the server. Returns how
+    many messages there were."""
     print(f"seed {seed}; repeat with QS_PIPELINE_KILL_SEED={seed}")
     log, sql = tmp_path / "job.log", tmp_path / "query.sql"
     sql.write_text("SELECT mid, IF(body LIKE '%3%', NULL, body) AS body FROM messages")
-    server = new_server(tmp_path / "root", QUEUE, "good", "bad")
+    server = new_server(tmp_path / "root", QUEUE, "good", "bad", flags=flags)
     try:
         load = Load(server)
         arguments = ["route", QUEUE, "--sql", str(sql), "--to", "good", "--errors", "bad"]
@@ -303,6 +304,15 @@ def _drained(client: QueueClient, queue: str) -> list[bytes]:
 def test_two_kills_of_a_route(tmp_path: Path) -> None:
     """A route survives a kill of the server, and of everything. Takes 55 s: three starts."""
     assert kill_route(tmp_path, ["server", "server+jvm+driver"], SEED) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@needs_postgres
+def test_kills_of_a_route_over_postgres(database: Database, tmp_path: Path) -> None:
+    """The same with queues of PostgreSQL, and a kill of the driver. Takes 80 s."""
+    flags = "--postgres", database.dsn, "--storage", "postgres"
+    assert kill_route(tmp_path, ["server", "driver", "server+jvm+driver"], SEED, flags) > 0
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from qs_client import BusClient
 from support.bus.clients import FileJournal, Journal, Publisher, Subscriber, Where, headers_of, subscribe
 from support.clients.documents import new_queue, request
 from support.faults import CutProxy
-from support.servers.processes import WITH_SUPPORT, BusProcess, ServerProcess, Wire, lasting_port
+from support.servers.processes import FAST, WITH_SUPPORT, BusProcess, ServerProcess, Wire, lasting_port
 
 QUEUES = ("a", "b")
 QUIET_WITHIN = 30
@@ -125,7 +125,6 @@ class World:
 
     rng: random.Random
     server: ServerProcess
-    durability: str
     bus: BusProcess
     proxy: CutProxy | None
     process: SubscriberProcess
@@ -137,7 +136,7 @@ class World:
     rounds: list[Round] = field(default_factory=list)
 
     def restart_server(self) -> None:
-        self.server = ServerProcess(self.server.root, "--durability", self.durability, port=self.server.port)
+        self.server.start()
 
     def go_on(self, most: int) -> None:
         """Waits until a random number of further pushes have been answered, or all of this round."""
@@ -262,9 +261,9 @@ class Clients:
         return [self.journals[name] for name in names]
 
 
-def _server(folder: Path, durability: str) -> ServerProcess:
+def _server(folder: Path, flags: Sequence[str]) -> ServerProcess:
     """Starts the server, with the queues."""
-    server = ServerProcess(folder / "root", "--durability", durability, port=lasting_port())
+    server = ServerProcess(folder / "root", *flags, port=lasting_port())
     with contextlib.closing(Wire(server)) as wire:
         for queue in QUEUES:
             wire.ask(new_queue(queue))
@@ -281,23 +280,22 @@ def _publishers(server: Where, rng: random.Random, progress: threading.Condition
 
 @contextlib.contextmanager
 def world(
-    folder: Path, seed: int, *, proxied: bool = False, monitored: bool = True, durability: str = "none"
+    folder: Path, seed: int, *, proxied: bool = False, monitored: bool = True, flags: Sequence[str] = FAST
 ) -> Iterator[World]:
     """Starts a server with two queues, a bus, and clients at work. proxied: a proxy stands between bus and server.
-    monitored: the bus is told of the queues; otherwise it learns of them from its clients."""
+    monitored: the bus is told of the queues; otherwise it learns of them from its clients. flags: of the server."""
     rng = random.Random(seed)
     with contextlib.ExitStack() as stack:
-        server = _server(folder, durability)
+        server = _server(folder, flags)
         proxy = stack.enter_context(contextlib.closing(CutProxy(server))) if proxied else None
-        flags = ("-q", "a,b") if monitored else ()
-        bus = BusProcess(proxy or server, *flags, port=lasting_port(), log=folder / "bus.log")
+        told = ("-q", "a,b") if monitored else ()
+        bus = BusProcess(proxy or server, *told, port=lasting_port(), log=folder / "bus.log")
         clients = Clients(Where(bus.host, bus.port), folder, rng)
         progress = threading.Condition()
         publishers = _publishers(Where(server.host, server.port), rng, progress)
         everything = World(
             rng,
             server,
-            durability,
             bus,
             proxy,
             clients.process,

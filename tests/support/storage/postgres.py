@@ -30,6 +30,7 @@ from support.storage.engines import ManualClock
 
 if TYPE_CHECKING:
     import psycopg
+
     from qs_storage.postgres.engine import PostgresEngine
 
 
