@@ -1,8 +1,10 @@
 """Claims and batches beside pushes and receives, with stops and crashes in between, against a model in memory."""
 
+import contextlib
 import shutil
 import tempfile
 from pathlib import Path
+from typing import ClassVar
 
 import hypothesis.strategies as st
 import pytest
@@ -10,7 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.examples import run_machine
 from support.power_loss.claims import Shown, content, show
 from support.storage.calls import REOPENED
+from support.storage.contract import postgres_bench
 from support.storage.engines import ENGINES, LOTS, Bench
+from support.storage.postgres import Postgres, needs_postgres
 
 from qs_storage.engine import (
     BatchOrderError,
@@ -35,12 +39,15 @@ class ClaimsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = tempfile.mkdtemp(prefix="qs-claims-")
-        self.bench = Bench(ENGINES[self.kind](Path(self.root)))
+        self.bench = self.new_bench(Path(self.root))
         self.bench.engine.create("q", Options())
         self.model = Shown(acknowledged={"a": 0, "b/ü": 0}, published={"p": -1, "..": -1})
         self.acknowledged = {"a": 0, "b": 0}
         self.staged: dict[tuple[int, int, int], list[bytes]] = {}
         self.number = 0
+
+    def new_bench(self, root: Path) -> Bench:
+        return Bench(ENGINES[self.kind](root))
 
     def teardown(self) -> None:
         self.bench.engine.close()
@@ -183,7 +190,8 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(sorted(REOPENED)))
     def reopen(self, how: str) -> None:
-        self.bench.engine._journal.room.commit()  # type: ignore[attr-defined]  # a crash may lose receives
+        if hasattr(self.bench.engine, "_journal"):
+            self.bench.engine._journal.room.commit()  # a crash may lose receives
         REOPENED[how](self.bench)
 
     # -- what has to hold
@@ -198,8 +206,32 @@ class ClaimsMachine(RuleBasedStateMachine):
         )
 
 
+class PostgresMachine(ClaimsMachine):
+    """A database of PostgreSQL."""
+
+    postgres: ClassVar[Postgres]
+
+    def __init__(self) -> None:
+        self.stack = contextlib.ExitStack()
+        super().__init__()
+
+    def new_bench(self, root: Path) -> Bench:
+        return postgres_bench(root, self.stack.enter_context(self.postgres.database()))
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.stack.close()
+
+
 @pytest.mark.parametrize("kind", ["journal-none", "journal-cold", "journal-compacting"])
 def test_claims_are_as_their_model(kind: str) -> None:
     """Any sequence of operations, stops and crashes leaves the queue as the model has it. Takes some 3 s each."""
     machine = type("Machine", (ClaimsMachine,), {"kind": kind})
     run_machine(machine, 25, steps=30)
+
+
+@needs_postgres
+def test_claims_over_postgres(postgres: Postgres) -> None:
+    """The claims and batches of a database are as their model, too."""
+    PostgresMachine.postgres = postgres
+    run_machine(PostgresMachine, 10, steps=25)

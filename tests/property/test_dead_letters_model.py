@@ -8,13 +8,15 @@ import shutil
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.examples import run_machine
+from support.storage.contract import GatheringAsEngine
 from support.storage.engines import LOTS, CompactingEngine, FaultyDisk, ManualClock
+from support.storage.postgres import Postgres, engine_on, needs_postgres
 
 from qs_storage.directories import DirectoriesEngine, FilesEngine
 from qs_storage.engine import (
@@ -41,7 +43,7 @@ REASONS = st.none() | st.sampled_from(["why", "é" * 300])
 class Known:
     """A message. until: the end of its window or delay, 0: visible; origin: queue, receives and reason of a dead
     letter; held: by a subscriber; mid: its id, 0 until it is known; deaths: how many queues have given it up; reason:
-    the last one."""
+    the last one; at: when it came into its queue."""
 
     payload: bytes
     receives: int = 0
@@ -52,6 +54,7 @@ class Known:
     mid: int = 0
     deaths: int = 0
     reason: str | None = None
+    at: int = 0
 
 
 class DeadLettersMachine(RuleBasedStateMachine):
@@ -100,14 +103,19 @@ class DeadLettersMachine(RuleBasedStateMachine):
         self.model[qid].remove(known)
         target = QUEUES[QUEUES.index(qid) + 1]
         origin = qid, receives, why
-        self.model[target].append(Known(known.payload, origin=origin, deaths=known.deaths + 1, reason=known.reason))
+        dead = Known(known.payload, origin=origin, deaths=known.deaths + 1, reason=known.reason, at=self.clock.now)
+        self.model[target].append(dead)
         self.reached["death with a reason"] += known.reason is not None
         self.reached["death without the last receive"] += receives < known.receives
         self.reached["death" if not known.deaths else "death of a dead letter"] += 1
 
     def is_old(self, qid: str, known: Known) -> bool:
         age = self.ages[qid]
-        return age is not None and known.mid > 0 and known.mid + age <= self.clock.now
+        return age is not None and 0 < self.age_from(known) <= self.clock.now - age
+
+    def age_from(self, known: Known) -> int:
+        """Returns the time from which a message's age counts, 0 if it is not known yet."""
+        return known.mid
 
     def retire(self, qid: str, known: Known) -> None:
         self.model[qid].remove(known)
@@ -165,7 +173,7 @@ class DeadLettersMachine(RuleBasedStateMachine):
         payload = b"%d" % self.pushed
         [mid] = self.engine.queue(qid).push([Draft(payload, delay)])
         until = self.clock.now + delay if delay else 0
-        self.model[qid].append(Known(payload, 0, until, delayed=delay > 0, mid=mid))
+        self.model[qid].append(Known(payload, 0, until, delayed=delay > 0, mid=mid, at=self.clock.now))
 
     @rule(qid=NAMES, count=st.integers(1, 4), later=st.sampled_from([0, 0, WINDOW]), held=st.booleans())
     def receive(self, qid: str, count: int, later: int, held: bool) -> None:
@@ -290,7 +298,8 @@ class DeadLettersMachine(RuleBasedStateMachine):
         for known, (_, mid) in zip(chosen, moved, strict=True):
             assert known.origin is not None
             self.model[qid].remove(known)
-            self.model[into or known.origin[0]].append(Known(known.payload, mid=mid, reason=known.reason))
+            back = Known(known.payload, mid=mid, reason=known.reason, at=self.clock.now)
+            self.model[into or known.origin[0]].append(back)
             self.reached["redriven"] += 1
 
     @rule(qid=st.sampled_from(QUEUES[:2]), most=st.none() | st.integers(1, 3))
@@ -375,6 +384,38 @@ class FilesMachine(DeadLettersMachine):
         self.disk.disarm()
 
 
+class PostgresMachine(DeadLettersMachine):
+    """Queues of a database of PostgreSQL. A start leaves visible what is visible."""
+
+    postgres: ClassVar[Postgres]
+
+    def __init__(self) -> None:
+        self.stack = contextlib.ExitStack()
+        self.database = self.stack.enter_context(self.postgres.database())
+        super().__init__()
+
+    def open(self) -> Any:
+        return GatheringAsEngine(engine_on(self.database, self.root, self.clock))
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.stack.close()
+
+    def age_from(self, known: Known) -> int:
+        return known.at
+
+    def restart(self) -> None:
+        """Gives back what subscribers held."""
+        for qid in QUEUES:
+            for known in self.model[qid]:
+                if known.held:
+                    known.until, known.held = 0, False
+
+    @rule()
+    def a_commit_that_fails(self) -> None:
+        """Does nothing: each operation is a transaction of its own. The tests of faults let those fail."""
+
+
 @pytest.mark.parametrize("machine", [DeadLettersMachine, FilesMachine])
 def test_dead_letters_are_as_their_model(machine: type[DeadLettersMachine]) -> None:
     """Any sequence of operations leaves the queues as the model has them; many messages die, some again and again."""
@@ -386,3 +427,12 @@ def test_dead_letters_are_as_their_model(machine: type[DeadLettersMachine]) -> N
         least |= {"rejected": 40, "death with a reason": 60, "back-off after a window": 60}
         least["back-off after a release"] = 20
     assert {name: machine.reached[name] for name, count in least.items() if machine.reached[name] < count} == {}
+
+
+@needs_postgres
+def test_dead_letters_over_postgres(postgres: Postgres) -> None:
+    """The queues of a database are as their model, too."""
+    PostgresMachine.postgres = postgres
+    PostgresMachine.reached.clear()
+    run_machine(PostgresMachine, 12, steps=30)
+    assert PostgresMachine.reached["death"] > 20

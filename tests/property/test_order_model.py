@@ -7,12 +7,15 @@ import errno
 import shutil
 import tempfile
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 from support.examples import run_machine
+from support.storage.contract import GatheringAsEngine
 from support.storage.engines import LOTS, FaultyDisk, JournalEngine, ManualClock
+from support.storage.postgres import Postgres, engine_on, needs_postgres
 
 from qs_storage.engine import (
     Draft,
@@ -57,20 +60,25 @@ class OrderMachine(RuleBasedStateMachine):
     """A machine of one queue, whose limits change."""
 
     mids = Bundle("mids")
+    storage = "journal"
 
     def __init__(self) -> None:
         super().__init__()
         self.root = tempfile.mkdtemp(prefix="qs-order-")
         self.clock = ManualClock()
-        self.disk = FaultyDisk()
-        self.options = Options(storage="journal", visibility=10)
+        self.options = Options(storage=self.storage, visibility=10)
         self.model: dict[int, Known] = {}
-        self.engine = self.open()
+        self.engine: Any = self.open()
         self.engine.create("q", Options(visibility=10))
         self.commit()
 
-    def open(self) -> JournalEngine:
-        return JournalEngine(self.root, clock=self.clock, durability=Durability.NONE, disk=self.disk)
+    def open(self) -> object:
+        """Returns an engine over what is there."""
+        raise NotImplementedError
+
+    def expire_engine(self) -> None:
+        """Lets the engine end what is due in the queue."""
+        self.engine.queue("q").expire()
 
     def teardown(self) -> None:
         self.engine.close()
@@ -129,7 +137,7 @@ class OrderMachine(RuleBasedStateMachine):
     def push(
         self, priorities: list[int], group: str, delay: int, lifetime: int | None, key: str | None, headers: Headers
     ) -> object:
-        self.engine.queue("q").expire()
+        self.expire_engine()
         self.expire()
         known = {each.key: mid for mid, each in self.model.items() if each.key}
         drafts = [
@@ -198,7 +206,7 @@ class OrderMachine(RuleBasedStateMachine):
     @rule(mid=mids)
     def delete(self, mid: int) -> None:
         self.expire()
-        self.engine.queue("q").expire()
+        self.expire_engine()
         with contextlib.suppress(NoSuchMessageError):
             self.engine.queue("q").delete(Receipt(mid))
         self.model.pop(mid, None)
@@ -230,7 +238,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(mid=mids, count=st.integers(1, 3))
     def purge(self, mid: int, count: int) -> None:
-        self.engine.queue("q").expire()
+        self.expire_engine()
         self.expire()
         gone = [known for known in sorted(self.model) if known <= mid][:count]
         assert self.engine.queue("q").purge(mid, count) == len(gone)
@@ -259,6 +267,33 @@ class OrderMachine(RuleBasedStateMachine):
     def commit(self) -> None:
         self.engine.commit()
         self.saved = copy.deepcopy(self.model)
+
+    # -- what has to hold
+
+    @invariant()
+    def same(self) -> None:
+        self.expire_engine()
+        self.expire()
+        queue = self.engine.queue("q")
+        assert queue.list_mids(State.ALL, 1000, -1) == sorted(self.model)
+        assert queue.list_mids(State.READY, 1000, -1) == sorted(mid for mid, k in self.model.items() if not k.until)
+        stats = queue.stats()
+        nothing = self.next() is None
+        assert bool(stats.limited) == (nothing and stats.ready > 0)
+        self.engine.commit()
+
+
+class JournalMachine(OrderMachine):
+    """The journal, with commits that fail and crashes."""
+
+    mids = OrderMachine.mids
+
+    def __init__(self) -> None:
+        self.disk = FaultyDisk()
+        super().__init__()
+
+    def open(self) -> JournalEngine:
+        return JournalEngine(self.root, clock=self.clock, durability=Durability.NONE, disk=self.disk)
 
     @rule(priority=PRIORITIES, group=GROUPS)
     def commit_fails(self, priority: int, group: str) -> None:
@@ -297,24 +332,56 @@ class OrderMachine(RuleBasedStateMachine):
         self.engine._watch.close()
         self.start(checkpoint=checkpoint)
 
-    # -- what has to hold
-
     @invariant()
-    def same(self) -> None:
-        self.engine.queue("q").expire()
-        self.expire()
+    def knows_its_order(self) -> None:
         queue = self.engine.queue("q")
-        assert queue.list_mids(State.ALL, 1000, -1) == sorted(self.model)
-        assert queue.list_mids(State.READY, 1000, -1) == sorted(mid for mid, k in self.model.items() if not k.until)
-        stats = queue.stats()
-        nothing = self.next() is None
-        assert bool(stats.limited) == (nothing and stats.ready > 0)
-        assert (queue.obtainable == 0) == nothing
-        self.engine.commit()
-        order = queue.index.order
-        assert (order is not None) == any(known.priority or known.group for known in self.model.values())
+        assert (queue.obtainable == 0) == (self.next() is None)
+        assert (queue.index.order is not None) == any(known.priority or known.group for known in self.model.values())
+
+
+class PostgresMachine(OrderMachine):
+    """A database of PostgreSQL, with two servers of which each does some of the requests."""
+
+    mids = OrderMachine.mids
+    storage = "postgres"
+    postgres: ClassVar[Postgres]
+
+    def __init__(self) -> None:
+        self.stack = contextlib.ExitStack()
+        self.database = self.stack.enter_context(self.postgres.database())
+        super().__init__()
+        self.other: Any = self.open()
+
+    def open(self) -> object:
+        return GatheringAsEngine(engine_on(self.database, self.root, self.clock))
+
+    def expire_engine(self) -> None:
+        """Lets the engine end everything that is due."""
+        self.engine.expire(1000)
+
+    def teardown(self) -> None:
+        self.other.close()
+        super().teardown()
+        self.stack.close()
+
+    @rule()
+    def other_server(self) -> None:
+        """Sends the next requests to the other server."""
+        self.engine, self.other = self.other, self.engine
+
+    @rule()
+    def reopen(self) -> None:
+        self.engine.close()
+        self.engine = self.open()
 
 
 def test_order_and_limits_are_as_their_model() -> None:
     """Any sequence of operations, changed limits, failures, restarts and kills leaves the queue as the model has it."""
-    run_machine(OrderMachine, 60)
+    run_machine(JournalMachine, 60)
+
+
+@needs_postgres
+def test_order_and_limits_over_postgres(postgres: Postgres) -> None:
+    """Two servers over one database keep the order and the limits, whichever gets a request."""
+    PostgresMachine.postgres = postgres
+    run_machine(PostgresMachine, 15, steps=30)
