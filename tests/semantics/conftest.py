@@ -1,5 +1,7 @@
-"""A real server with the storage `journal` for all tests of semantics, and queues of each test's own on it."""
+"""A real server with the storage `journal`, and one with `postgres`, for all tests of semantics, and queues of each
+test's own on it."""
 
+import contextlib
 import itertools
 from collections.abc import Iterator
 
@@ -11,24 +13,29 @@ from qs_client import QueueClient
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
-def journal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="session", params=["journal", "postgres"])
+def server_of_all(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """One server for all tests of a process: each has its own queues."""
-    with serving(tmp_path_factory.mktemp("semantics") / "root", "--storage", "journal", *FAST) as process:
-        yield process
+    with contextlib.ExitStack() as stack:
+        flags: tuple[str, ...] = FAST
+        if request.param == "postgres":
+            database = stack.enter_context(request.getfixturevalue("postgres").database())
+            flags = "--postgres", database.dsn
+        root = tmp_path_factory.mktemp("semantics") / "root"
+        yield stack.enter_context(serving(root, "--storage", request.param, *flags))
 
 
 @pytest.fixture
-def client(journal_server: ServerProcess) -> Iterator[QueueClient]:
+def client(server_of_all: ServerProcess) -> Iterator[QueueClient]:
     """A client of the shared server."""
-    with QueueClient(journal_server.host, journal_server.port, timeout=20) as client:
+    with QueueClient(server_of_all.host, server_of_all.port, timeout=20) as client:
         yield client
 
 
 @pytest.fixture
-def other(journal_server: ServerProcess) -> Iterator[QueueClient]:
+def other(server_of_all: ServerProcess) -> Iterator[QueueClient]:
     """A second client of the shared server."""
-    with QueueClient(journal_server.host, journal_server.port, timeout=20) as client:
+    with QueueClient(server_of_all.host, server_of_all.port, timeout=20) as client:
         yield client
 
 
