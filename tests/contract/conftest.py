@@ -45,7 +45,7 @@ def _bench(request: pytest.FixtureRequest, root: Path) -> Iterator[Bench]:
     try:
         yield bench
     finally:
-        bench.engine.close()
+        bench.close()
 
 
 @pytest.fixture(params=[*KEEPING, "null"])

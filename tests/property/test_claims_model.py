@@ -50,7 +50,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         return Bench(ENGINES[self.kind](root))
 
     def teardown(self) -> None:
-        self.bench.engine.close()
+        self.bench.close()
         shutil.rmtree(self.root)
 
     def payloads(self, count: int) -> list[bytes]:

@@ -361,6 +361,13 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.engine = self.make(self.clock)
+        self.abandoned: list[Engine] = []
+        """Engines that were left as by a crash, and cannot be ended before the test."""
+
+    def close(self) -> None:
+        """Closes the engine, and those that were abandoned."""
+        for engine in (self.engine, *self.abandoned):
+            engine.close()
 
     def reopen(self) -> Engine:
         """Closes the engine and makes a new one over the same directory."""
