@@ -187,6 +187,7 @@ class Feature(Enum):
     UNIQUE = '`unique="yes"` in `push-message`'
     GROUP = "`group` in `push-message`, and `group-in-flight` and `fair` in `new-queue`"
     PACE = "`max-in-flight` and `rate` in `new-queue`"
+    GIVEN = "`order` in `receive-message`"
     TELLS = "tells the server of every message that becomes visible, without being asked"
 
 

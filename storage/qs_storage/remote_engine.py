@@ -90,9 +90,12 @@ class RemoteEngine(Protocol):
         *,
         wait: float = 0,
         stop: threading.Event | None = None,
+        held: bool = False,
+        given: bool = False,
     ) -> list[Message]:
         """Receives the oldest visible messages: see Engine.receive. Waits at most `wait` seconds for a message, and
-        little more than a second after `stop` is set. Does not poll a server that offers a way to wait."""
+        little more than a second after `stop` is set. Does not poll a server that offers a way to wait. An
+        engine without Feature.HELD ignores `held`; one without Feature.GIVEN is never asked for it."""
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         """Stores a message in other queues too: see Engine."""
@@ -284,6 +287,10 @@ class GatheringEngine(RemoteEngine, Protocol):
     def knows(self, qid: str) -> bool:
         """Tells whether `queues` is complete as far as this queue is concerned. False if the other server has never
         answered since the start: then there may be a queue of this name."""
+
+    def stop(self, operation: Operation[Any]) -> None:
+        """Ends a receive that waits, whose `stopped` was set: soon, and without messages. Does nothing if the operation
+        has ended. May be called in any thread."""
 
 
 # -- finding an engine

@@ -24,6 +24,7 @@ import trio
 from qs_schemas import PushMessage
 from qs_storage.engine import LEFT, SECOND, Clock, Durability, Effects, Engine, NoRoomError, StorageError
 
+from .gatherer import Gatherer
 from .jobs import Job, Waiters, Work
 from .subscriptions import SLICE, Subscriptions
 
@@ -120,6 +121,8 @@ class Committer:
         self._room = storage.room
         self._has_subscribers = False  # True if the last batch had work for subscribers
         self._busy = False  # True while the worker thread runs a batch
+        self.gatherer = Gatherer(self.on_poll_end)
+        """Begins operations that need no batch, when a poll cycle or a batch ends."""
         self.scheduled: list[Work] = []
         """The work for the next batches. What is added in a poll cycle is run at its end."""
         self.served = 0
@@ -169,13 +172,20 @@ class Committer:
         self.scheduled.append(work)
         self._more.set()
 
+    def wake(self) -> None:
+        """Begins the operations that were added, soon. Call it after adding some outside of a poll cycle."""
+        self._more.set()
+
     def _post_again(self, work: Work) -> None:
         """Schedules work again that was not run, because it lacked room or its batch failed before."""
         if work.runnable:
             self.post(work)
 
     def on_poll_end(self) -> bool:
-        """Runs the batch of this poll cycle, if it can run in the loop. Returns False if work is left for `serve`."""
+        """Begins the operations of this poll cycle. Runs its batch, if it can run in the loop. Returns False if work is
+        left for `serve`."""
+        if self.gatherer.begun:
+            self.gatherer.submit()
         if self.scheduled and not self._busy and (self._commit_is_cheap or self.runs_in_loop):
             # With one client there is one work in a cycle, and no list has to be divided.
             batch = self._next_batch() if len(self.scheduled) > 1 else self.scheduled
@@ -192,6 +202,7 @@ class Committer:
         while True:
             await self._more.wait()
             self._more = trio.Event()
+            self.gatherer.submit()
             while self.scheduled:
                 if self.runs_in_loop:
                     await trio.lowlevel.checkpoint()  # lets other tasks run between batches
@@ -367,6 +378,8 @@ class Committer:
                 alarm.set(due)
         if self._durability is Durability.INTERVAL:
             self._dirty.set()
+        if self.gatherer.begun:
+            self.gatherer.submit()
         if self.scheduled:
             self._more.set()
 

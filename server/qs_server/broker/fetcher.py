@@ -189,7 +189,8 @@ class Fetcher:
     async def _fetch(self, engine: RemoteEngine, qid: str, wanted: tuple[int, int | None]) -> bool:
         """Fetches messages once. Returns False if the other server has failed."""
         count, visibility = wanted
-        call = Call(partial(receive_wanted, engine, [qid], count, visibility, max_bytes=_BYTES, wait=_WAIT))
+        # held: so that an engine can give back what a server held for its subscribers when it was killed.
+        call = Call(partial(receive_wanted, engine, [qid], count, visibility, max_bytes=_BYTES, wait=_WAIT, held=True))
         self._source.calls[qid] = call
         try:
             await run_call(call, _FETCHERS)

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeGuard
 
 from qs_storage.engine import (
     Message,
@@ -17,9 +18,10 @@ from qs_storage.engine import (
     RemoteError,
     StaleReceiptError,
     Stats,
+    UnavailableError,
     UnsupportedError,
 )
-from qs_storage.remote_engine import RemoteEngine
+from qs_storage.remote_engine import GatheringEngine, RemoteEngine
 from qs_storage.shared import Event, Lifecycle
 
 _logger = logging.getLogger(__name__)
@@ -43,11 +45,12 @@ class Remotes:
         own: Collection[str] | None = None,
         default: str = "",
         lifecycle: Lifecycle | None = None,
+        here: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Begins without an open engine. open_engine: opens the engine of a storage, returns None if there is none, and
         raises UnsupportedError if its library is missing; own: the storages that are not remote, None for all; default:
         the storage of new queues whose request names no storage; lifecycle: gets the events of messages, None without a
-        history."""
+        history; here: returns the names of the queues that are not remote; called in batches."""
         self.engines: Mapping[str, RemoteEngine] = {}
         """The open engines. Replaced as a whole, so that threads can read it without a lock."""
         self.out_of_reach: dict[str, str] = {}
@@ -56,11 +59,16 @@ class Remotes:
         self._own = own
         self._default = default
         self._lifecycle = lifecycle
+        self._here = here
         self._refusals: dict[str, str] = {}
         """By storage: why it cannot be used."""
         self._opening = threading.Lock()  # two requests for a new queue may open the same engine, each in its thread
         self.counts = Stats()
         """Counts what this server did with messages of remote queues since the start, including deleted queues."""
+        self.counts_in_loop = Stats()
+        """Counts the same of what was done without a batch. Only the loop changes it."""
+        self.gathered: dict[str, GatheringEngine] = {}
+        """Queues whose requests need neither a batch nor a thread, see `gather`. The loop reads it."""
         self.has_queues = False
         """True if there is or was a remote queue. It is read for each request: without one, no request is asked whose
         queue it is about."""
@@ -81,7 +89,8 @@ class Remotes:
                     raise
                 if engine is not None:  # in the directories of the root it has found its queues, if there are any
                     self.engines = {**self.engines, storage: engine}
-                    self.has_queues = self.has_queues or bool(engine.queues())
+                    # Other servers may make queues for an engine that gathers requests, at any time.
+                    self.has_queues = self.has_queues or bool(engine.queues()) or is_gathering(engine)
             return engine
 
     def give_up(self, storage: str, qids: Sequence[str]) -> None:
@@ -114,15 +123,43 @@ class Remotes:
             self._lifecycle.note(event, qid, mid, size, receives, trace=trace)
 
     def engine_of(self, qid: str) -> RemoteEngine | None:
-        """Returns the engine of a queue, None if the queue is not remote. Raises UnsupportedError if the queue is out
-        of reach."""
+        """Returns the engine of a queue, None if the queue is not remote. A queue of this server comes before one of
+        the same name that another server has made in a database. Raises UnsupportedError if the queue is out of reach,
+        and UnavailableError if nobody can know yet whether there is one."""
         if qid in self.out_of_reach:
             why = self._refusals[self.out_of_reach[qid]]
             raise UnsupportedError(f"queue {qid!r} cannot be used: {why}")
+        if qid in self._here():
+            return None
         for engine in self.engines.values():
             if qid in engine.queues():
                 return engine
+        for engine in self.engines.values():
+            if is_gathering(engine) and not engine.knows(qid):
+                raise UnavailableError(
+                    f"there may be a queue {qid!r} in the storage {engine.name!r}, which has not answered since the "
+                    "start of this server"
+                )
         return None
+
+    def gather(self, qids: Sequence[str]) -> bool:
+        """Tells whether requests about these queues need no batch, because one engine that gathers requests has all of
+        them. If so, the loop learns of the queues. Called in a batch. Raises as `engine_of`."""
+        engines = [self.engine_of(qid) for qid in qids]
+        engine = engines[0]
+        if engine is None or not is_gathering(engine) or any(other is not engine for other in engines):
+            return False
+        self.gathered.update(dict.fromkeys(qids, engine))
+        return True
+
+    def forget(self, qid: str) -> None:
+        """Notes that a queue of this server is made: from now on it is meant by its name."""
+        self.gathered.pop(qid, None)
+
+    @property
+    def has_history(self) -> bool:
+        """True if the events of messages are recorded."""
+        return self._lifecycle is not None
 
     def storage_for(self, storage: str | None) -> str | None:
         """Returns the storage for a new queue if that storage may be remote, else None. storage: the name in the
@@ -149,6 +186,11 @@ class Remotes:
             engine.close()
 
 
+def is_gathering(engine: RemoteEngine) -> TypeGuard[GatheringEngine]:
+    """Tells whether an engine does many requests together, without a thread for each."""
+    return hasattr(engine, "submit")
+
+
 def receive_wanted(
     engine: RemoteEngine,
     qids: Sequence[str],
@@ -158,6 +200,8 @@ def receive_wanted(
     *,
     max_bytes: int,
     wait: float,
+    held: bool = False,
+    given: bool = False,
 ) -> list[Message]:
     """Receives like RemoteEngine.receive, for a client or a subscriber that waits. Messages that come after `stop` is
     set are given back, because nobody waits for them any more. If one of the queues is deleted meanwhile, continues
@@ -166,7 +210,7 @@ def receive_wanted(
     while True:
         left = max(until - time.monotonic(), 0)
         try:
-            found = engine.receive(qids, most, visibility, max_bytes, wait=left, stop=stop)
+            found = engine.receive(qids, most, visibility, max_bytes, wait=left, stop=stop, held=held, given=given)
         except NoSuchQueueError:
             others = [qid for qid in qids if qid in engine.queues()]  # from memory, without a call
             if not others or len(others) == len(qids):

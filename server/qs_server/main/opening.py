@@ -109,16 +109,21 @@ def belongs_to_another(root: str) -> str | None:
     )
 
 
-def open_remotes(options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None = None) -> Remotes:
+def open_remotes(
+    options: ServerOptions,
+    clock: Clock,
+    lifecycle: Lifecycle | None = None,
+    here: Callable[[], Collection[str]] = tuple,
+) -> Remotes:
     """Opens the engines of remote storages that are needed by a queue in the root, by --storage or by an engine's own
     flags. Contacts no other server, so that this one starts also while another is down. Raises StartError, also if the
-    default storage cannot be used."""
+    default storage cannot be used. here: see Remotes."""
     root = os.path.abspath(options.root)
 
     def open_one(storage: str) -> RemoteEngine | None:
         return open_engine(storage, root, clock, options.engines.get(storage, {}))
 
-    remotes = Remotes(open_one, ENGINES, options.storage, lifecycle)
+    remotes = Remotes(open_one, ENGINES, options.storage, lifecycle, here)
     with _opening(root):
         queues = foreign_queues(root, ENGINES)
     # Only the needed ones: importing the library of an engine takes a good part of a start.

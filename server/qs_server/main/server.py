@@ -109,8 +109,10 @@ class QueueServer:
 
     def own_figures(self) -> list[Figure]:
         """Returns the server's figures. Call this in a batch."""
-        remote = totals_of(self._remotes.counts)
-        found = {name: value + remote.get(name, 0) for name, value in self._storage.figures().items()}
+        found = self._storage.figures()
+        for counts in (self._remotes.counts, self._remotes.counts_in_loop):
+            remote = totals_of(counts)
+            found = {name: value + remote.get(name, 0) for name, value in found.items()}
         # The engine counts a rejected message in both figures; clients see it in one.
         found[DEAD] -= found[REJECTED]
         return [
@@ -200,7 +202,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
         # would hold up all clients. A queue that is removed later costs some 4 KB until the server ends.
         gc.collect()
         gc.freeze()
-        remotes = open_remotes(options, clock, history)
+        remotes = open_remotes(options, clock, history, storage.queues)
         try:
             listeners = await open_listeners(options.host, options.port, inherited)
             server = QueueServer(

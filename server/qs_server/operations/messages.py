@@ -51,6 +51,13 @@ def list_messages(service: Service, request: wire.ListMessages) -> Message:
 
 
 def push_message(service: Service, request: wire.PushMessage) -> Message:
+    drafts = drafts_of(service, request)
+    mids = service.storage.queue(request.qid or "").push(drafts)
+    return wire.PushMessage(request.qid, mids=mids) if request.messages else wire.PushMessage(request.qid, mid=mids[0])
+
+
+def drafts_of(service: Service, request: wire.PushMessage) -> list[Draft]:
+    """Returns the messages of a push. BadRequestError, NotAllowedError."""
     if request.messages:
         if request.payload is not None:
             raise BadRequestError("push-message takes either 'payload' or 'messages', and this one has both")
@@ -76,8 +83,7 @@ def push_message(service: Service, request: wire.PushMessage) -> Message:
                 ),
             )
         )
-    mids = service.storage.queue(request.qid or "").push(drafts)
-    return wire.PushMessage(request.qid, mids=mids) if request.messages else wire.PushMessage(request.qid, mid=mids[0])
+    return drafts
 
 
 def _refuse_beside_list(request: wire.PushMessage) -> None:
@@ -210,24 +216,30 @@ def received(found: Sequence[Stored]) -> Message:
 
 
 def delete_message(service: Service, request: wire.DeleteMessage) -> Message | Answer:
-    qid = request.qid or ""
+    qid, receipts = request.qid or "", receipts_of(request)
     if request.mid is None:
-        return _delete_list(service, qid, request.mids)
-    if request.mids:
-        raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")
-    _delete(service, qid, _new(Receipt, (request.mid, request.receives)))
+        return _delete_list(service, qid, receipts)
+    _delete(service, qid, receipts[0])
     return wire.DeleteMessage(qid, request.mid)
 
 
-def _delete_list(service: Service, qid: str, mids: Sequence[int | wire.Receipt]) -> Answer:
+def receipts_of(request: wire.DeleteMessage) -> list[Receipt]:
+    """Returns the messages that a request deletes. BadRequestError."""
+    if request.mid is None:
+        return [Receipt(*entry) if isinstance(entry, wire.Receipt) else Receipt(entry) for entry in request.mids]
+    if request.mids:
+        raise BadRequestError("delete-message takes either 'mid' or 'messages', and this one has both")
+    return [_new(Receipt, (request.mid, request.receives))]
+
+
+def _delete_list(service: Service, qid: str, receipts: Sequence[Receipt]) -> Answer:
     deleted: list[int | wire.Receipt] = []
-    for at in range(0, len(mids), _CHUNK):
+    for at in range(0, len(receipts), _CHUNK):
         if service.turn_is_over:
             yield Pause()
-        chunk = mids[at : at + _CHUNK]
+        chunk = receipts[at : at + _CHUNK]
         service.spent += len(chunk)
-        for entry in chunk:
-            receipt = Receipt(*entry) if isinstance(entry, wire.Receipt) else Receipt(entry)
+        for receipt in chunk:
             try:
                 _delete(service, qid, receipt)
             except (NoSuchMessageError, StaleReceiptError):

@@ -14,7 +14,15 @@ from typing import Any, cast
 
 import qs_schemas as wire
 from qs_schemas import Message
-from qs_storage.engine import Engine, Feature, NoSuchQueueError, Receipt, RemoteError, UnsupportedError
+from qs_storage.engine import (
+    Engine,
+    Feature,
+    NoSuchQueueError,
+    QueueExistsError,
+    Receipt,
+    RemoteError,
+    UnsupportedError,
+)
 from qs_storage.headers import trace_of
 from qs_storage.remote_engine import RemoteEngine
 from qs_storage.shared import Event
@@ -23,6 +31,7 @@ from ..broker.jobs import Call, Pause
 from ..broker.remotes import Remotes, give_back, receive_wanted
 from ..broker.subscriber import bytes_of
 from ..broker.subscriptions import Subscriptions
+from .gathered import BEGIN, check_given
 from .messages import received, what_to_receive
 from .queues import all_stats, stats_of, stored_stats, with_consumers
 from .service import Answer, Handler, Service, mid_of, qid_of
@@ -32,18 +41,38 @@ _STATS_TIMEOUT = 5
 """Seconds after which a server that has failed once is not asked for the figures of its other queues."""
 
 
-def handler_of(service: Service, request: Message, usual: Handler) -> Handler:
-    """Returns the handler of a request: `usual`, unless the request is about queues on another server."""
+def handler_of(service: Service, request: Message, usual: Handler) -> Handler | None:
+    """Returns the handler of a request: `usual`, unless the request is about queues on another server. Returns None if
+    the request needs no batch, see `gathered.py`."""
     remotes = service.remotes
     if isinstance(request, wire.Unsubscribe | wire.ListQueues | wire.Authenticate | wire.Ping):
         return usual
     if isinstance(request, wire.QueueStats) and request.qid is None:
         return _all_stats
     if isinstance(request, wire.NewQueue) and not (request.exist_ok and qid_of(request) in service.queues()):
-        storage = remotes.storage_for(request.options.storage if request.options else None)
-        return partial(_new_queue, storage, usual) if storage else usual
+        return _handler_of_new(service, remotes, request, usual)
+    if type(request) in BEGIN and remotes.gather(_queues_of(request)):
+        return None
     engine = _engine_for(service, remotes, request)
     return usual if engine is None else _there(engine, usual, request)
+
+
+def _queues_of(request: Message) -> list[str]:
+    """Returns the queues of a request that `BEGIN` has."""
+    qid = cast(str | None, getattr(request, "qid", None))
+    return request.queues if isinstance(request, wire.ReceiveMessage) and qid is None else [qid or ""]
+
+
+def _handler_of_new(service: Service, remotes: Remotes, request: wire.NewQueue, usual: Handler) -> Handler:
+    storage = remotes.storage_for(request.options.storage if request.options else None)
+    qid = qid_of(request)
+    # An engine knows the directories of the root and its own queues, and not those in a database.
+    if qid in (service.storage.queues() if storage else remotes.queues()):
+        raise QueueExistsError(f"'{qid}' is already an existing queue")
+    if storage:
+        return partial(_new_queue, storage, usual)
+    remotes.forget(qid)
+    return usual
 
 
 def _there(engine: RemoteEngine, usual: Handler, request: Message) -> Handler:
@@ -166,7 +195,7 @@ def _events(request: Message, answer: Message) -> Iterator[tuple[Event, int, int
             size = len(draft.payload if isinstance(draft.payload, bytes) else draft.payload.encode())
             yield "pushed", mid, size + bytes_of(draft.headers.items()), 0, trace_of(draft.headers.items())
     elif isinstance(answer, wire.DeleteMessage):
-        for entry in answer.mids or [answer.mid or 0]:
+        for entry in answer.mids if answer.mid is None else [answer.mid]:
             yield "deleted", entry.mid if isinstance(entry, wire.Receipt) else entry, None, None, None
     elif isinstance(answer, wire.ReleaseMessage | wire.ExtendMessage) and answer.mid is not None:
         event: Event = "released" if isinstance(answer, wire.ReleaseMessage) else "extended"
@@ -188,14 +217,14 @@ def _run_to_end(answer: Message | Iterator[Pause]) -> Message:
 
 def _receive(engine: RemoteEngine, service: Service, request: wire.ReceiveMessage) -> Answer:
     qids, most, visibility = what_to_receive(service, request)
-    if request.order == "given" and len(qids) > 1:
-        raise UnsupportedError(
-            f"queues of the storage {engine.name!r} are asked for their oldest messages together: order='given' is for "
-            "queues that this server keeps"
-        )
+    given = request.order == "given" and len(qids) > 1
+    if given:
+        check_given(engine)
     wait = request.wait or 0
-    receive = partial(receive_wanted, engine, qids, most, visibility, max_bytes=service.document, wait=wait)
-    call = Call(receive, waits=wait > 0)
+    receive = partial(
+        receive_wanted, engine, qids, most, visibility, max_bytes=service.document, wait=wait, given=given
+    )
+    call = Call(partial(receive, wait=wait, given=given), waits=wait > 0)
     yield Pause(qids if wait else (), call=call)
     found = call.result()
     if call.stop.is_set() and found and wait:  # the call was stopped just after its end

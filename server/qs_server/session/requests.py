@@ -87,9 +87,9 @@ class RequestBatch:
     A request batch must never send an answer, and never know what a request means: the table of operations knows."""
 
     __slots__ = (
-        "_answer_bytes", "_first_mids", "_outbox", "_over", "_peer", "_running", "_service", "answers", "closes",
-        "deadline", "done", "events", "fault", "is_first", "lacked", "may_push", "on_batch_end", "pause", "refusals",
-        "unanswered", "weight",
+        "_answer_bytes", "_first_mids", "_outbox", "_over", "_peer", "_running", "_service", "alone", "answers",
+        "closes", "deadline", "done", "events", "fault", "is_first", "lacked", "may_push", "on_batch_end", "pause",
+        "refusals", "unanswered", "weight",
     )  # fmt: skip
 
     def __init__(self, service: Service, peer: Peer, outbox: int) -> None:
@@ -123,6 +123,8 @@ class RequestBatch:
         self.fault: Exception | None = None
         """The error because of which an answer is missing."""
         self.pause: Pause | None = None
+        self.alone = 0
+        """How many of the next requests have to be done each by itself, as they failed together."""
         self.deadline: float | None = None
         """The time at which the pause ends, by the loop's clock. The session sets it."""
 
@@ -160,6 +162,11 @@ class RequestBatch:
     @property
     def runnable(self) -> bool:
         return self.pause is None and self.unanswered > 0 and (self._answer_bytes <= self._outbox or not self.answers)
+
+    @property
+    def is_running(self) -> bool:
+        """True if the handler of a request has begun and pauses."""
+        return self._running is not None
 
     def resume(self, *, over: bool = False) -> None:
         """Ends the pause. over: True if the pause ends because its time is over."""
@@ -228,7 +235,11 @@ class RequestBatch:
                     handler = operation.handler
                     # Only a new queue can be the first queue of another server.
                     if service.remotes.has_queues or type(event) is NewQueue:
-                        handler = handler_of(service, cast(Message, event), handler)
+                        elsewhere = handler_of(service, cast(Message, event), handler)
+                        if elsewhere is None:
+                            self.pause = Pause()  # the session begins its operation after this batch
+                            return
+                        handler = elsewhere
                     found = handler(service, event)
                     answer = found if isinstance(found, Message) else self._begin(found)
                 if service.room.full:
@@ -237,23 +248,27 @@ class RequestBatch:
                 if isinstance(error, NoRoomError) and (lacks := error.unmet(self.lacked)) is not None:
                     self.pause = Pause(lacks=lacks)  # nothing has changed: the request is run again, with room
                     return
-                answer = self._refuse(event, error, begun=begun)
+                answer = self.refuse(event, error, begun=begun)
             if answer is not None:
-                if not isinstance(answer, Error):  # an error has its ids
-                    answer.answers(new_resp(), event.req)
-                at = len(self.answers)
                 if type(answer) is PushMessage:
                     mid = answer.mids[0] if answer.mids else answer.mid  # a list fails as a whole, under its first id
-                    self._first_mids[at] = answer.qid or "", mid or 0
-                self.answers.append(b"")
-                self._write(at, answer)
-                self._answer_bytes += len(self.answers[at])
-                self.done += 1
-                self.unanswered = 0 if self.closes else self.unanswered - 1
+                    self._first_mids[len(self.answers)] = answer.qid or "", mid or 0
+                self.answer(event, answer)
                 if self.is_first:
                     self.is_first, self.lacked = False, None  # the room was secured for this request alone
             if service.spent >= TURN and self.unanswered and self.pause is None:
                 self.pause = Pause()  # the time slice of this client is over: others run first
+
+    def answer(self, event: Message | Fault, answer: Message) -> None:
+        """Answers the next request. Makes the document of the answer."""
+        if not isinstance(answer, Error):  # an error has its ids
+            answer.answers(new_resp(), event.req)
+        at = len(self.answers)
+        self.answers.append(b"")
+        self._write(at, answer)
+        self._answer_bytes += len(self.answers[at])
+        self.done += 1
+        self.unanswered = 0 if self.closes else self.unanswered - 1
 
     def _write(self, at: int, answer: Message) -> None:
         """Writes the document of an answer at its position. If that is not possible, which is a fault of the server,
@@ -265,7 +280,8 @@ class RequestBatch:
         except Exception as error:  # any of them concerns this connection alone
             self.fault, self.closes = error, True
 
-    def _refuse(self, request: Message | Fault, error: Exception, *, begun: bool) -> Message:
+    def refuse(self, request: Message | Fault, error: Exception, *, begun: bool = False) -> Message:
+        """Returns the answer to a request that failed."""
         if isinstance(error, NotAllowedError):
             self.closes = error.error.closes
             return error_answer(request, error.error, str(error))
@@ -295,7 +311,7 @@ class RequestBatch:
 
     def _handle_unknown(self, request: Message | Fault) -> Message:
         """Returns the answer to a fault, an error, or an operation that is not in the table."""
-        self._check(request)
+        self.check(request)
         if isinstance(request, Fault):
             self.closes = request.error.closes
             return request.message(new_resp())
@@ -311,12 +327,12 @@ class RequestBatch:
     def is_allowed(self) -> bool:
         """Tells whether the client still may make the waiting request."""
         try:
-            self._check(self.events[self.done])
+            self.check(self.events[self.done])
         except NotAllowedError:
             return False
         return True
 
-    def _check(self, request: Message | Fault) -> None:
+    def check(self, request: Message | Fault) -> None:
         """Checks that the client may make the request. An unreadable document needs no right; an unknown operation is
         refused like any other. Raises NotAllowedError."""
         caller = self._service.caller
@@ -329,7 +345,7 @@ class RequestBatch:
         changed something already, so they are finished also if they are not allowed any more."""
         answer = self._run_handler()
         if isinstance(answer, ReceiveMessage) and not answer.messages:
-            self._check(request)
+            self.check(request)
         return answer
 
     def _run_handler(self) -> Message | None:

@@ -6,10 +6,10 @@ the end of the poll cycle, or in its worker thread; `_on_batch_end` sends the an
 `_pause` begins the wait, `_end_wait` ends any kind of wait, and the same batch of requests is scheduled again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -20,6 +20,7 @@ from qs_serving.figures import RequestCounts, operation_of
 from qs_serving.options import ServerLimits
 from qs_serving.timers import Timer, Timers
 from qs_storage.engine import Engine
+from qs_storage.remote_engine import Receive
 
 from ..broker.committer import Committer
 from ..broker.jobs import Call, Job, Pause, Waiters, run_call
@@ -28,6 +29,7 @@ from ..broker.room import DiskRoom
 from ..broker.subscriber import Subscriber, cost
 from ..broker.subscriptions import Subscriptions
 from ..operations.service import Service
+from .gathering import Run, begin_run, end_run
 from .requests import RequestBatch
 
 _CALLS = trio.CapacityLimiter(64)
@@ -35,6 +37,14 @@ _CALLS = trio.CapacityLimiter(64)
 _WAITS = trio.CapacityLimiter(500)
 """Threads for calls that wait for messages of other servers. Apart from the others, so that clients who wait cannot
 keep a push from its thread."""
+
+
+class _Calls(Job):
+    """Makes calls in a batch that an operation without one has left. peer: the client's address, for the history."""
+
+    def __init__(self, calls: Sequence[Callable[[], object]], peer: str) -> None:
+        super().__init__(lambda: [call() for call in calls])
+        self.peer = peer
 
 
 class Session:
@@ -58,8 +68,8 @@ class Session:
     """Seconds without a request until `silent` is called: None, as a client may be silent for as long as it likes."""
 
     __slots__ = (
-        "_batch", "_call", "_committer", "_connection", "_counts", "_most", "_outbox", "_peer", "_requests", "_service",
-        "_since", "_subscriptions", "_tasks", "_timer", "_timers", "_waiters",
+        "_batch", "_call", "_committer", "_connection", "_counts", "_most", "_outbox", "_peer", "_remotes", "_requests",
+        "_run", "_service", "_since", "_subscriptions", "_tasks", "_timer", "_timers", "_waiters",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +121,8 @@ class Session:
         self._requests: RequestBatch | None = None  # the same while requests are under way
         self._since = 0.0  # when the requests began, or continued after a wait that the client asked for
         self._timer: Timer | None = None  # ends the present wait
+        self._remotes = remotes
+        self._run: Run | None = None  # the operation that the present requests wait for
         self._call: trio.CancelScope | None = None  # around the call that the present request waits for
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -128,6 +140,8 @@ class Session:
             self._batch = requests = RequestBatch(self._service, self._peer, self._most)
         requests.begin(self._connection.requests)
         self._requests, self._since = requests, perf_counter()
+        if self._remotes.gathered and self._begin_run(requests):
+            return
         requests.on_batch_end = self._on_batch_end
         self._committer.scheduled.append(requests)
 
@@ -172,10 +186,68 @@ class Session:
             self._connection.answered(closes=requests.closes)
 
     def _schedule(self, requests: RequestBatch) -> None:
-        """Schedules requests for the next batch. Wakes the committer's task, because a timer or the end of a call may
-        call this outside of a poll cycle."""
+        """Begins the operation of the next requests, or schedules them for the next batch. Wakes the committer's task,
+        because a timer or the end of a call may call this outside of a poll cycle."""
+        if self._remotes.gathered and self._begin_run(requests):
+            self._committer.wake()
+            return
         requests.on_batch_end = self._on_batch_end
         self._committer.post(requests)
+
+    # -- requests without a batch -------------------------------------------------------------------------------------
+
+    def _begin_run(self, requests: RequestBatch) -> bool:
+        """Begins the operation of the next requests, if their queue is of an engine that gathers requests. Returns
+        False if the next request has to run in a batch."""
+        run = begin_run(requests, self._service, leaving=self._connection.is_leaving)
+        if run is not None:
+            self._add_run(requests, run)
+        elif requests.unanswered:
+            return False
+        else:  # all that was left was refused
+            self._on_batch_end()
+        return True
+
+    def _add_run(self, requests: RequestBatch, run: Run) -> None:
+        self._run = run
+        self._committer.gatherer.add(run.engine, run.operation, self._end_run)
+        if run.waits:
+            self._waiters.add(
+                requests, Pause(tuple(cast(Receive, run.operation).qids))
+            )  # for the figures: the engine wakes it
+            self._connection.pause()
+
+    def _end_run(self, operation: Any) -> None:
+        """Sends the answers to the requests of an operation that has ended. Called in the loop."""
+        run, self._run = self._run, None
+        requests = self._requests
+        if run is None:
+            return  # never: a session has one at a time
+        if requests is None:  # the connection is closed
+            self._committer.gatherer.give_back_result(run.engine, operation)
+            return
+        try:
+            ended = end_run(requests, self._service, run)
+            if ended.left:
+                self._committer.gatherer.give_back(run.engine, ended.left)
+            if ended.calls:
+                self._committer.post(_Calls(ended.calls, self._service.peer))
+            if run.waits:
+                self._waiters.leave(requests)
+                self._since = perf_counter()
+                self._connection.end_pause()
+            if ended.again is not None:
+                self._add_run(requests, ended.again)
+                return
+        except Exception as error:
+            self._connection.fail(error)
+            return
+        self._on_batch_end()
+
+    def _stop_run(self) -> None:
+        """Ends the wait of a receive soon."""
+        if self._run is not None and self._run.waits:
+            self._committer.gatherer.stop(self._run.engine, self._run.operation)
 
     # -- waits ----------------------------------------------------------------------------------------------------
 
@@ -254,7 +326,9 @@ class Session:
         """Ends the wait of a request soon. A deliberate delay goes on, so that a client cannot shorten the delay by
         going away."""
         pause = None if self._requests is None else self._requests.pause
-        if pause is not None and pause.call is not None:
+        if self._run is not None:
+            self._stop_run()
+        elif pause is not None and pause.call is not None:
             if self._call is not None:
                 self._call.cancel()  # which waits for the call to stop, up to a bound
         elif pause is not None and pause.qids:
@@ -263,6 +337,7 @@ class Session:
     def abandon(self) -> None:
         """Gives up all requests, whose answers nobody wants any more."""
         requests, self._requests = self._requests, None
+        self._stop_run()
         if self._timer is not None:
             self._timers.cancel(self._timer)
             self._timer = None
@@ -279,7 +354,10 @@ class Session:
         looks for messages again, because they may have woken a receive that is now refused."""
         requests = self._requests
         pause = None if requests is None else requests.pause
-        if requests is not None and pause is not None:
+        if requests is not None and self._run is not None:
+            if not requests.is_allowed():
+                self._stop_run()
+        elif requests is not None and pause is not None:
             if pause.call is not None:
                 if not requests.is_allowed():
                     pause.call.stop.set()

@@ -73,6 +73,7 @@ class MemcachedEngine(RootedEngine[MemcachedQueue]):
         {
             Feature.DURABLE,
             Feature.HELD,
+            Feature.GIVEN,
             Feature.CLAIM,
             Feature.MILLISECONDS,
             Feature.SET,
@@ -142,6 +143,8 @@ class MemcachedEngine(RootedEngine[MemcachedQueue]):
         *,
         wait: float = 0,
         stop: threading.Event | None = None,
+        held: bool = False,
+        given: bool = False,
     ) -> list[Message]:
         until = time.monotonic() + wait
         while True:

@@ -285,6 +285,8 @@ class SqsEngine(RootedEngine[SqsQueue]):
         *,
         wait: float = 0,
         stop: threading.Event | None = None,
+        held: bool = False,
+        given: bool = False,
     ) -> list[Message]:
         """Receives messages in no promised order. Returns them in the order of ids."""
         deadline = time.monotonic() + wait

@@ -66,7 +66,7 @@ class TapeEngine(RootedEngine[TapeQueue]):
     def open_queue(self, qid, options):
         return TapeQueue(qid, options)
 
-    def receive(self, qids, count, visibility, max_bytes, *, wait=0, stop=None):
+    def receive(self, qids, count, visibility, max_bytes, *, wait=0, stop=None, held=False, given=False):
         return [
             Message(qid, mid, "delivered", 1, 0, None, draft.payload)
             for qid in qids for mid, draft in self.queue(qid).tape.items()

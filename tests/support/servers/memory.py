@@ -19,6 +19,8 @@ from qs_schemas import Limits
 from qs_schemas.tls import TlsChannel
 from qs_server.broker.fetcher import FetchedSource
 from qs_server.broker.remotes import Remotes
+from qs_server.history.history import History
+from qs_server.main.opening import ENGINES
 from qs_server.main.options import ServerLimits, ServerOptions
 from qs_server.main.server import QueueServer
 from qs_serving.access.access import Access
@@ -27,6 +29,7 @@ from qs_serving.transport import Transport
 from qs_storage.directories import FilesEngine
 from qs_storage.disk import Disk
 from qs_storage.engine import Durability, Engine, wall_clock
+from qs_storage.remote_engine import RemoteEngine
 from support.clients.documents import NS, new_queue
 
 
@@ -333,15 +336,30 @@ async def serving(
     wire: Limits | None = None,
     queues: tuple[str, ...] = ("q",),
     access: Access | None = None,
+    engines: tuple[RemoteEngine, ...] = (),
+    history: History | None = None,
 ) -> AsyncIterator[Serving]:
     """Runs a server for the length of a with block, with these limits of connections and of documents (`wire`), and
-    these queues, which anonymous clients may make if there is an access file. At its end it is stopped as by a
-    signal."""
+    these queues, which anonymous clients may make if there is an access file. engines: of queues that others keep. At
+    its end the server is stopped as by a signal."""
     root.mkdir(exist_ok=True)
     options = ServerOptions(str(root), durability=durability, limits=limits or ServerLimits(), wire=wire or Limits())
     storage = FilesEngine(str(root), clock=clock, durability=durability, disk=disk)
     listener = MemoryListener()
-    server = QueueServer(storage, options, clock, access=access, hub=MemoryHub(), adopt=adopt)  # type: ignore[arg-type]
+    by_name = {engine.name: engine for engine in engines}
+    remotes = Remotes(by_name.get, ENGINES, lifecycle=history, here=storage.queues)
+    for name in by_name:
+        remotes.open(name)
+    server = QueueServer(
+        storage,
+        options,
+        clock,
+        history,
+        remotes,
+        access=access,
+        hub=MemoryHub(),
+        adopt=adopt,  # type: ignore[arg-type]
+    )
     done = trio.Event()
 
     async def run() -> None:
