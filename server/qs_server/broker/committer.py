@@ -121,7 +121,7 @@ class Committer:
         self._room = storage.room
         self._has_subscribers = False  # True if the last batch had work for subscribers
         self._busy = False  # True while the worker thread runs a batch
-        self.gatherer = Gatherer(self.on_poll_end)
+        self.gatherer = Gatherer()
         """Begins operations that need no batch, when a poll cycle or a batch ends."""
         self.scheduled: list[Work] = []
         """The work for the next batches. What is added in a poll cycle is run at its end."""

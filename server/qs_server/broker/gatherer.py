@@ -1,16 +1,18 @@
 """Begins operations at engines that gather requests, and wakes the sessions whose operations have ended.
 
 How it works. Such an engine does the operations of many clients together, and needs no thread for each. All that the
-sessions add in a poll cycle is submitted in one call at its end. What the engine ends together wakes the loop once, and
+sessions add in a poll cycle is submitted in one call at its end. What the engine ends together wakes the hub once, and
 all sessions concerned then send their answers.
 """
 
 import logging
+import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import trio
-
+from qs_serving.hub import Hub
 from qs_storage.engine import (
     Message,
     NoSuchMessageError,
@@ -27,20 +29,36 @@ _logger = logging.getLogger(__name__)
 class Gatherer:
     """Carries operations between the sessions and the engines that gather requests.
 
-    Ensures that each operation's `ended` is called once, in the loop, after the operation has ended, unless the loop
-    has ended before.
+    Ensures that each operation's `ended` is called once, in the loop, after the operation has ended, unless the server
+    has stopped before. The hub calls it like any reader, so that what these calls begin belongs to a poll cycle.
 
     Assumes that all its methods are called in the loop's thread, and that `submit` is called after `add`: at the end of
-    the poll cycle, of the batch or of the wake-up in which something was added. `ended` must raise nothing."""
+    the poll cycle or of the batch in which something was added. `ended` must raise nothing."""
 
-    def __init__(self, woken: Callable[[], object]) -> None:
-        """woken: called after sessions were woken, which may have added operations or scheduled work."""
-        self._woken = woken
+    def __init__(self) -> None:
         self._ended: dict[Operation[Any], Callable[[Any], None]] = {}
         self._on_end = self._end  # one object, by which an engine finds operations that end for the same caller
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._come: deque[Sequence[Operation[Any]]] = deque()  # those that have ended, and were not told of
+        self._descriptor = -1
+        self._closing = threading.Lock()  # the kernel may give the descriptor's number to another file
+        self.watched = False
         self.begun: dict[GatheringEngine, list[Operation[Any]]] = {}
         """The operations that `submit` submits, by their engines."""
+
+    def open(self, hub: Hub) -> None:
+        """Begins to be woken by engines, as a reader of the hub."""
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        hub.watch(self)
+
+    def close(self, hub: Hub) -> None:
+        """Ends `open`. Operations that end later are not told of: all connections are closed."""
+        hub.drop(self)
+        with self._closing:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def fileno(self) -> int:
+        return self._descriptor
 
     def add(self, engine: GatheringEngine, operation: Operation[Any], ended: Callable[[Any], None]) -> None:
         """Adds an operation. ended: called with the operation when it has ended."""
@@ -54,8 +72,6 @@ class Gatherer:
 
     def submit(self) -> None:
         """Submits what was added, in one call for each engine."""
-        if self._token is None:
-            self._token = trio.lowlevel.current_trio_token()
         begun, self.begun = self.begun, {}
         for engine, operations in begun.items():
             engine.submit(operations)
@@ -83,17 +99,19 @@ class Gatherer:
 
     def _end(self, operations: Sequence[Operation[Any]]) -> None:
         """Called by the engine, in any thread."""
-        try:
-            if self._token is not None:
-                self._token.run_sync_soon(self._wake, operations)
-        except trio.RunFinishedError:
-            pass  # all connections are closed
+        self._come.append(operations)
+        with self._closing:
+            if self._descriptor >= 0:
+                os.eventfd_write(self._descriptor, 1)
 
-    def _wake(self, operations: Sequence[Operation[Any]]) -> None:
+    def ready(self) -> int:
+        """Tells the sessions of the operations that have ended. Called by the hub."""
+        os.eventfd_read(self._descriptor)
         ended = self._ended.pop
-        for operation in operations:
-            ended(operation)(operation)
-        self._woken()
+        while self._come:
+            for operation in self._come.popleft():
+                ended(operation)(operation)
+        return 0
 
 
 def _given_back(release: Release) -> None:

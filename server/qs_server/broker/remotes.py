@@ -60,6 +60,8 @@ class Remotes:
         self._default = default
         self._lifecycle = lifecycle
         self._here = here
+        self.has_history = lifecycle is not None
+        """True if the events of messages are recorded."""
         self._refusals: dict[str, str] = {}
         """By storage: why it cannot be used."""
         self._opening = threading.Lock()  # two requests for a new queue may open the same engine, each in its thread
@@ -155,11 +157,6 @@ class Remotes:
     def forget(self, qid: str) -> None:
         """Notes that a queue of this server is made: from now on it is meant by its name."""
         self.gathered.pop(qid, None)
-
-    @property
-    def has_history(self) -> bool:
-        """True if the events of messages are recorded."""
-        return self._lifecycle is not None
 
     def storage_for(self, storage: str | None) -> str | None:
         """Returns the storage for a new queue if that storage may be remote, else None. storage: the name in the

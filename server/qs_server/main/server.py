@@ -137,8 +137,12 @@ class QueueServer:
             background.start_soon(self._fetcher.serve)
             if (descriptor := self._storage.fileno()) is not None:
                 Changes(descriptor, self.acceptor.hub, self._committer)
-            # Messages that the connections held are to be visible at the next start, not when a window ends.
-            await self.acceptor.accept(listeners, self._committer.give_back)
+            self._committer.gatherer.open(self.acceptor.hub)
+            try:
+                # Messages that the connections held are to be visible at the next start, not when a window ends.
+                await self.acceptor.accept(listeners, self._committer.give_back)
+            finally:
+                self._committer.gatherer.close(self.acceptor.hub)
             background.cancel_scope.cancel()
 
     def stop(self) -> None:

@@ -6,11 +6,11 @@ is for its next requests: several pushes to one queue, or deletes from one, are 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from qs_schemas import DeleteMessage, Message, PushMessage
+from qs_schemas import DeleteMessage, Message, PushMessage, ReceiveMessage
 from qs_serving.access.caller import NotAllowedError
 from qs_storage.engine import Message as Stored
 from qs_storage.engine import NoSuchQueueError, QueueFullError, Stats, StorageError
@@ -39,58 +39,51 @@ class Run(NamedTuple):
 _new = tuple.__new__
 
 
-def begin_run(requests: RequestBatch, service: Service, *, leaving: bool) -> Run | None:
+def begin_run(requests: RequestBatch, service: Service) -> Run | None:  # noqa: C901 - its steps, without a call each
     """Makes the operation for the next requests. Answers requests before that are refused. Returns None if the next
-    request has to run in a batch, or if there is none. leaving: True if no receive may wait any more."""
+    request has to run in a batch, or if there is none."""
     gathered, caller = service.remotes.gathered, service.caller
-    while requests.runnable and not requests.is_running:
+    while requests.unanswered and requests.runnable:
         event: Any = requests.events[requests.done]
-        begin = BEGIN.get(type(event))
-        engine = None if begin is None else _engine_of(gathered, event)
-        if begin is None or engine is None:
+        kind = type(event)
+        begin = BEGIN.get(kind)
+        if begin is None:
             return None
+        qid = event._qid  # without the cost of the property: this runs for each request
+        engine = gathered.get(qid) if qid is not None else _engine_of_all(gathered, event.queues)
+        if engine is None or (qid is not None and qid not in engine.queues()):
+            return None  # a batch finds out
+        operation: Any
         try:
             if caller is not None:
-                caller.check(OPERATIONS[type(event)].rights, event)
-            operation: Any
-            run = _run_of(requests, event)
-            if len(run) > 1 or (run and type(event) is PushMessage):
-                operation = push_all(run) if type(event) is PushMessage else delete_all(run)
-            else:
+                caller.check(OPERATIONS[kind].rights, event)
+            run: list[Any] = []
+            if requests.alone:
+                requests.alone -= 1
+            elif kind is PushMessage:
+                run = requests.pushes()
+            elif kind is DeleteMessage and requests.unanswered > 1:
+                run = _deletes(requests)
+            if not run:
                 run, operation = [event], begin(service, engine, event)
+            elif kind is PushMessage:
+                operation = push_all(run)
+            else:
+                operation = delete_all(run)
         except Exception as error:
             requests.answer(event, requests.refuse(event, error))
             continue
-        waits = type(operation) is Receive and operation.wait_seconds > 0
-        if waits and leaving:
-            operation.wait_seconds, waits = 0, False
-        return _new(Run, (engine, operation, run, waits))
+        return _new(Run, (engine, operation, run, kind is ReceiveMessage and operation.wait_seconds > 0))
     return None
 
 
-def _run_of(requests: RequestBatch, event: Message) -> list[Any]:
-    """Returns the next requests that one operation can do, none if the first of them is not as simple as that."""
-    if requests.alone:
-        requests.alone -= 1
-    elif type(event) is PushMessage:
-        return requests.pushes()
-    elif type(event) is DeleteMessage and requests.unanswered > 1:
-        return _deletes(requests)
-    return []
-
-
-def _engine_of(gathered: dict[str, GatheringEngine], request: Any) -> GatheringEngine | None:
-    """Returns the engine that has all queues of a request, None if a batch has to find out."""
-    qid = request._qid  # without the cost of the property: this runs for each request
-    if qid is None:  # a receive from several queues
-        engines = {_engine_of_queue(gathered, qid) for qid in request.queues}
-        return engines.pop() if len(engines) == 1 else None
-    return _engine_of_queue(gathered, qid)
-
-
-def _engine_of_queue(gathered: dict[str, GatheringEngine], qid: str) -> GatheringEngine | None:
-    engine = gathered.get(qid)
-    return engine if engine is not None and qid in engine.queues() else None
+def _engine_of_all(gathered: Mapping[str, GatheringEngine], qids: Sequence[str]) -> GatheringEngine | None:
+    """Returns the engine that has all these queues, None if a batch has to find out."""
+    engine = gathered.get(qids[0])
+    if engine is None:
+        return None
+    known = engine.queues()
+    return engine if all(qid in known and gathered.get(qid) is engine for qid in qids) else None
 
 
 def _deletes(requests: RequestBatch) -> list[Any]:
@@ -124,7 +117,23 @@ def end_run(requests: RequestBatch, service: Service, run: Run) -> Ended:
     left: Sequence[Stored] = ()
     if operation.stopped:  # a receive
         result, left = [], result
-    _answer(requests, run, result)
+    first = run.requests[0]
+    if type(first) is PushMessage and not first.messages:
+        requests.pushed(run.requests, result)
+    else:
+        _answer(requests, run, result)
+    remotes = service.remotes
+    if left or remotes.has_history or service.subscriptions.busy:
+        return Ended(_calls(service, operation, result), left)
+    _count(remotes.counts_in_loop, operation, result)
+    return _NOTHING
+
+
+_NOTHING = Ended([])
+
+
+def _calls(service: Service, operation: Operation[Any], result: Any) -> list[Callable[[], object]]:
+    """Returns the calls that a batch has to make. Counts what the operation has done, unless that is one of them."""
     calls: list[Callable[[], object]] = []
     if service.remotes.has_history:
         calls.append(partial(_note, service.remotes, operation, result))
@@ -134,13 +143,13 @@ def end_run(requests: RequestBatch, service: Service, run: Run) -> Ended:
         calls += [partial(service.subscriptions.settled, *each) for each in settled_by(operation)]
         if type(operation) is Extend:
             calls.append(partial(service.subscriptions.extended, operation.qid, operation.receipt.mid, result))
-    return Ended(calls, left)
+    return calls
 
 
 def _end_failed(requests: RequestBatch, run: Run, error: Exception) -> Ended:
     if isinstance(error, QueueFullError) and len(run.requests) > 1:
         requests.alone = len(run.requests)  # some may have room by themselves
-        return Ended([])
+        return _NOTHING
     again = _without_gone(run) if isinstance(error, NoSuchQueueError) else None
     if again is None:
         for request in run.requests:
@@ -152,9 +161,7 @@ def _answer(requests: RequestBatch, run: Run, result: Any) -> None:
     """Answers the requests of an operation that has succeeded. result: what the operation has returned."""
     first = run.requests[0]
     answer: Message
-    if type(first) is PushMessage and not first.messages:
-        requests.pushed(run.requests, result)
-    elif len(run.requests) > 1:
+    if len(run.requests) > 1:
         for request, why in zip(run.requests, result, strict=True):
             answer = DeleteMessage(request.qid, request.mid) if why is None else requests.refuse(request, why)
             requests.answer(request, answer)

@@ -164,8 +164,8 @@ class RequestBatch:
         return self.pause is None and self.unanswered > 0 and (self._answer_bytes <= self._outbox or not self.answers)
 
     @property
-    def is_running(self) -> bool:
-        """True if the handler of a request has begun and pauses."""
+    def is_begun(self) -> bool:
+        """True if the handler of the next request has begun, and pauses."""
         return self._running is not None
 
     def resume(self, *, over: bool = False) -> None:

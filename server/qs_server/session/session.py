@@ -199,7 +199,7 @@ class Session:
     def _begin_run(self, requests: RequestBatch) -> bool:
         """Begins the operation of the next requests, if their queue is of an engine that gathers requests. Returns
         False if the next request has to run in a batch."""
-        run = begin_run(requests, self._service, leaving=self._connection.is_leaving)
+        run = None if requests.is_begun else begin_run(requests, self._service)
         if run is not None:
             self._add_run(requests, run)
         elif requests.unanswered:
@@ -209,12 +209,15 @@ class Session:
         return True
 
     def _add_run(self, requests: RequestBatch, run: Run) -> None:
+        if run.waits:
+            receive = cast(Receive, run.operation)
+            if self._connection.is_leaving:  # nobody would end the wait
+                receive.wait_seconds, run = 0, run._replace(waits=False)
+            else:  # for the figures: the engine ends the wait
+                self._waiters.add(requests, Pause(tuple(receive.qids)))
         self._run = run
         self._committer.gatherer.add(run.engine, run.operation, self._end_run)
         if run.waits:
-            self._waiters.add(
-                requests, Pause(tuple(cast(Receive, run.operation).qids))
-            )  # for the figures: the engine wakes it
             self._connection.pause()
 
     def _end_run(self, operation: Any) -> None:
