@@ -77,6 +77,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "hostile-documents": "documents:hostile_documents",
     },
     "libraries": {"dirq": "dirq_rates:dirq"},
+    "postgres": {"postgres-layouts": "postgres_layouts:postgres_layouts"},
     "pipeline": {
         "archive": "archive_rates:archive_rates",
         "archive-xml": "archive_rates:archive_xml",
@@ -147,7 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="also write the figures of journal, postgres, fan-out-peers and compare into the pages of docs",
     )
     few = parser.add_argument_group("some measurements only")
-    few.add_argument("--seconds", type=float, help="sustained: seconds of pushes (default: 120; with --quick 15)")
+    few.add_argument("--seconds", type=float, help="sustained, postgres-layouts: of load (default: 120, 30)")
     few.add_argument("--before", type=Path, metavar="DIR", help="server-cpu: another checkout, to compare with")
     few.add_argument("--pgmq-sql", type=Path, metavar="FILE", help="postgres-cycle: pgmq's SQL, to compare with it")
     few.add_argument("--cycles", type=int, metavar="N", help="postgres-age: cycles until the database is old")
