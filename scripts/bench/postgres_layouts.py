@@ -181,7 +181,8 @@ def rate(
 ) -> float:
     """Returns rounds of a message a second, in the last half of the time. held: beside a snapshot; planner: the planner
     is told to use indexes; from_place: a receive begins to read where the last one ended, not at the beginning."""
-    dsn = postgres.new_database(f"layout_{time.monotonic_ns()}")
+    database = "layout"
+    dsn = postgres.new_database(database)
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("CREATE SEQUENCE ids")
         connection.execute(layout.tables)
@@ -198,6 +199,7 @@ def rate(
     for worker in workers:
         if worker.error is not None:
             raise worker.error
+    postgres.execute("postgres", f"DROP DATABASE {database}", "CHECKPOINT")  # its files are of some GB
     half = seconds / 2
     return sum(count for worker in workers for at, count in worker.done if at - begun >= half) / half
 
