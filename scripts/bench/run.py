@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "postgres-depth": "postgres_rates:postgres_depth",
         "postgres-age": "postgres_rates:postgres_age",
         "postgres-servers": "postgres_rates:postgres_servers",
+        "postgres-layouts": "postgres_layouts:postgres_layouts",
     },
     "documents": {
         "document-costs": "documents:document_costs",
@@ -77,7 +78,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "hostile-documents": "documents:hostile_documents",
     },
     "libraries": {"dirq": "dirq_rates:dirq"},
-    "postgres": {"postgres-layouts": "postgres_layouts:postgres_layouts"},
     "pipeline": {
         "archive": "archive_rates:archive_rates",
         "archive-xml": "archive_rates:archive_xml",
