@@ -148,7 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="also write the figures of journal, postgres, fan-out-peers and compare into the pages of docs",
     )
     few = parser.add_argument_group("some measurements only")
-    few.add_argument("--seconds", type=float, help="sustained, postgres-layouts: of load (default: 120, 30)")
+    few.add_argument("--seconds", type=float, help="sustained, postgres-layouts: of load (default: 120, 12)")
     few.add_argument("--before", type=Path, metavar="DIR", help="server-cpu: another checkout, to compare with")
     few.add_argument("--pgmq-sql", type=Path, metavar="FILE", help="postgres-cycle: pgmq's SQL, to compare with it")
     few.add_argument("--cycles", type=int, metavar="N", help="postgres-age: cycles until the database is old")
