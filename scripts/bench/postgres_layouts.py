@@ -30,6 +30,7 @@ _WORKERS = 2
 _SECONDS, _QUICK = 12.0, 2.0
 """Of one measurement, of which the second half counts: what dead rows cost comes with time."""
 _ROUNDS = 3
+_Side = Callable[[], float]
 _SPARE = 20
 """Lists below its last message at which a worker begins to read: there may be messages that another one has skipped."""
 _WINDOW = 30_000_000
@@ -181,8 +182,8 @@ def _snapshot(dsn: str, *, held: bool) -> Iterator[None]:
 def rate(
     postgres: Postgres, layout: Layout, seconds: float, *, held: bool, planner: bool = True, from_place: bool = True
 ) -> float:
-    """Returns rounds of a message a second, in the second half of the time. held: beside a snapshot; planner: the planner
-    is told to use indexes; from_place: a receive begins to read where the last one ended, not at the beginning."""
+    """Returns rounds of a message a second, in the second half of the time. held: beside a snapshot; planner: it is told
+    to use indexes; from_place: a receive begins to read where the last one ended, not at the beginning."""
     database = "layout"
     dsn = postgres.new_database(database)
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -216,7 +217,7 @@ def postgres_layouts(run: Run) -> list[Figure]:
     ) -> Callable[[], float]:
         return lambda: rate(postgres, layout, seconds, held=held, planner=planner, from_place=from_place)
 
-    sides: dict[str, Callable[[], float]] = {}
+    sides: dict[str, _Side] = {}
     for layout in (MOVING, IN_PLACE, STATE):
         sides[layout.name] = side(layout, held=False)
         sides[f"{layout.name}, beside a snapshot"] = side(layout)
