@@ -182,8 +182,8 @@ def _snapshot(dsn: str, *, held: bool) -> Iterator[None]:
 def rate(
     postgres: Postgres, layout: Layout, seconds: float, *, held: bool, planner: bool = True, from_place: bool = True
 ) -> float:
-    """Returns rounds of a message a second, in the second half of the time. held: beside a snapshot; planner: it is told
-    to use indexes; from_place: a receive begins to read where the last one ended, not at the beginning."""
+    """Returns rounds of a message a second, in the second half of the time. held: beside a snapshot; planner: is
+    told to use indexes; from_place: a receive begins to read where the last one ended, not at the beginning."""
     database = "layout"
     dsn = postgres.new_database(database)
     with psycopg.connect(dsn, autocommit=True) as connection:

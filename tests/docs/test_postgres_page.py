@@ -23,7 +23,7 @@ pytestmark = needs_postgres
 
 def section(heading: str) -> str:
     """Returns what stands under a heading of any rank, up to the next heading."""
-    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^##+ {re.escape(heading)}\n(.*?)(?=^##+ |\Z)", TEXT, re.MULTILINE | re.DOTALL)
     assert found is not None, heading
     return re.sub(r"^   (?=\S| )", "", found[1], flags=re.MULTILINE)  # blocks in a numbered list are indented
 
@@ -88,7 +88,7 @@ def _refused(server: Postgres) -> None:
 def test_postgres_page_queries(server: Postgres, fenced_blocks: Blocks) -> None:
     """Every query of the section about watching runs, and that about depth shows the queues."""
     with server.database() as database:
-        database.sql("INSERT INTO qs.queues (qid, options) VALUES ('crates', '{}')")
+        database.sql("INSERT INTO qs.queues (qid, paused, options) VALUES ('crates', false, '{}')")
         database.sql("INSERT INTO qs.line (queue, place, id, receives, size) VALUES (1, 1, 1, 0, 0)")
         answers = [psql(server, block.body, database.name) for block in fenced_blocks(section("Watch"), "sql")]
     assert len(answers) == 6
@@ -101,7 +101,7 @@ def test_postgres_page_finds_held_snapshot(server: Postgres, fenced_blocks: Bloc
         holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT count(*) FROM qs.line")
         answer = psql(server, fenced_blocks(section("Watch"), "sql")[0].body, database.name)
-    assert f"{holder.info.backend_pid}|postgres|idle in transaction|" in answer
+        assert f"{holder.info.backend_pid}|postgres|idle in transaction|" in answer
 
 
 @pytest.fixture(name="nodes")
