@@ -21,6 +21,7 @@ from qs_server.main.opening import ENGINES, Storages
 from qs_storage import dirq
 from qs_storage.engine import Draft, Engine, Feature, Options
 from qs_storage.policy import STORAGES_WITH
+from qs_storage.postgres.engine import PostgresEngine
 from qs_storage.remote import memcached as memcached_engine
 from qs_storage.remote import memcached_items, memcached_layout, memcached_queue, sqs_calls, sqs_queue
 from qs_storage.remote import memcached_servers as servers
@@ -36,7 +37,12 @@ def test_storage_page_example(run_console_blocks: Callable[..., int]) -> None:
 
 
 STORAGE_TEXT = PROJECT.joinpath("docs", "storage.md").read_text(encoding="utf-8")
-STORAGES: dict[str, type[Engine]] = {**ENGINES, "memcached": MemcachedEngine, "sqs": SqsEngine}
+STORAGES: dict[str, type[Engine]] = {
+    **ENGINES,
+    "memcached": MemcachedEngine,
+    "postgres": PostgresEngine,
+    "sqs": SqsEngine,
+}
 REFUSED = {
     Feature.KEY,
     Feature.CAPACITY,
