@@ -280,10 +280,6 @@ class GatheringEngine(RemoteEngine, Protocol):
         """Begins operations, and returns at once. They may be done in any order, and together. May be called in any
         thread. Errors are those of the operations."""
 
-    def stop(self, operation: Receive) -> None:
-        """Ends a receive soon, without messages: nobody wants them any more. What it has got is given back. May be
-        called in any thread."""
-
     def knows(self, qid: str) -> bool:
         """Tells whether `queues` is complete as far as this queue is concerned. False if the other server has never
         answered since the start: then there may be a queue of this name."""

@@ -18,7 +18,9 @@ PORT, BUS_PORT, WEB_PORT = "9876", "9878", "9880"
 _FENCE = re.compile(
     r'^```(?P<language>[^\n ]*)(?: title="(?P<title>[^"\n]*)")?\n(?P<body>.*?)^```$', re.MULTILINE | re.DOTALL
 )
-_STARTS_SERVER = re.compile(r"(\./scripts/run|queue-(server|bus|web)\.py)(?!.*(--help|--version|--check|--migrate|-h\b))")
+_STARTS_SERVER = re.compile(
+    r"(\./scripts/run|queue-(server|bus|web)\.py)(?!.*(--help|--version|--check|--migrate|-h\b))"
+)
 _SCRIPTS = {"./scripts/run": "start.py"}
 _LISTENING = re.compile(r"listening on \S*:(\d+)\b")
 _RELOAD = "sudo systemctl reload "

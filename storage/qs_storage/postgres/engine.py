@@ -109,8 +109,9 @@ class PostgresEngine:
                 self._waiting.begin(operation)
         self._sweeps.submit(operations)
 
-    def stop(self, operation: Receive) -> None:
-        self._waiting.stop(operation)
+    def stop(self, operation: Operation[Any]) -> None:
+        if isinstance(operation, Receive):
+            self._waiting.stop(operation)
 
     def _again(self, operations: Sequence[Operation[Any]]) -> None:
         for operation in operations:

@@ -17,7 +17,7 @@ from psycopg import errors as pg
 
 from ..engine import NotKnownError, QueueFullError, StorageError, UnavailableError
 from . import schema
-from .arrays import register
+from .pipeline import Pipeline
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -112,26 +112,25 @@ class Link:
         self._dsn = dsn
         self._watch = watch
         self._connection: Connection | None = None
+        self._pipeline: Pipeline | None = None
         self._warned = ""
         """The last warning of the server."""
         self._ends_at: float | None = None
 
-    @property
-    def connection(self) -> Connection:
-        """The open connection. Connects if there is none. psycopg.Error, StorageError."""
-        connection = self._connection
-        if connection is None or connection.closed:
-            connection = psycopg.connect(self._dsn, autocommit=True, prepare_threshold=0)
+    def _connected(self) -> tuple[Connection, Pipeline]:
+        """Returns the open connection. Connects if there is none. psycopg.Error, StorageError."""
+        connection, pipeline = self._connection, self._pipeline
+        if connection is None or pipeline is None or connection.closed:
+            connection = psycopg.connect(self._dsn, autocommit=True)
             try:
                 schema.check(connection)
             except BaseException:
                 connection.close()
                 raise
-            register(connection)
             connection.add_notice_handler(self._note)
-            connection.prepared_max = 1000
-            self._connection = connection
-        return connection
+            pipeline = Pipeline(connection)
+            self._connection, self._pipeline = connection, pipeline
+        return connection, pipeline
 
     def _note(self, notice: pg.Diagnostic) -> None:
         if notice.severity_nonlocalized == "WARNING":
@@ -142,30 +141,37 @@ class Link:
         if connection is not None:
             connection.close()
 
-    def transact(self, step: "Callable[[Connection], T]") -> T:
+    def transact(self, step: "Callable[[Pipeline], T]") -> T:
         """Runs a step as one transaction. The step may be repeated if this raises a psycopg.Error. NotKnownError if the
         outcome of the commit is not known; StorageError as the step raises; then nothing has changed."""
-        connection = self.connection
+        connection, pipeline = self._connected()
         self._watch.begin(self, PATIENCE)
         try:
-            with connection.pipeline():  # BEGIN goes with the first statements
-                connection.execute("BEGIN")
-                result = step(connection)
+            pipeline.begin()
+            try:
+                pipeline.ask("BEGIN")  # goes with the first statements
+                result = step(pipeline)
+            finally:
+                pipeline.end()
         except BaseException:
             self._roll_back(connection)
             raise
         finally:
             self._watch.end(self)
-        self._commit(connection)
+        self._commit(connection, pipeline)
         return result
 
-    def _commit(self, connection: Connection) -> None:
+    def _commit(self, connection: Connection, pipeline: Pipeline) -> None:
         """Commits. A commit that waits for a standby, and whose wait is cancelled, succeeds with a warning: it is
         durable here and maybe nowhere else, which is less than was asked for."""
         self._warned = ""
         self._watch.begin(self, COMMIT_PATIENCE)
         try:
-            status = connection.execute("COMMIT").statusmessage
+            pipeline.begin()
+            try:
+                status = pipeline.ask("COMMIT").status
+            finally:
+                pipeline.end()
         except psycopg.Error as error:
             if connection.closed or connection.broken:
                 raise NotKnownError(
@@ -230,7 +236,7 @@ class Links:
         """Returns a link of the caller's own, which connects when it is used."""
         return Link(self.dsn, self.watchdog)
 
-    def run(self, step: "Callable[[Connection], T]") -> T:
+    def run(self, step: "Callable[[Pipeline], T]") -> T:
         """Runs a step as one transaction, again if it fails before its commit for a reason that may pass.
         UnavailableError after `PATIENCE`; NotKnownError; StorageError as the step raises."""
         with self._free:

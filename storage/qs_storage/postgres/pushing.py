@@ -13,9 +13,7 @@ from .known import DELAYED, FOREVER, PARKED, PLAIN_PLACE, Known, place_of
 from .transaction import Transaction
 
 if TYPE_CHECKING:
-    import psycopg
-
-    from .links import Row
+    from .pipeline import Answer
 
 KEY_WINDOW = 300 * SECOND
 """The window in which a key counts."""
@@ -109,9 +107,9 @@ def _is_plain(draft: Draft) -> bool:
     return not draft[1] and draft[2:] == PLAIN
 
 
-def _lock(tx: Transaction, wanted: Sequence[tuple[Push, Known]]) -> "psycopg.Cursor[Row]":
-    """Keeps queues from being removed before the commit, and those with a capacity from being filled. Returns a cursor
-    with a row for each queue that is there."""
+def _lock(tx: Transaction, wanted: Sequence[tuple[Push, Known]]) -> "Answer":
+    """Keeps queues from being removed before the commit, and those with a capacity from being filled. The answer has a
+    row for each queue that is there."""
     queues = {known.number: known.options.capacity is not None for _, known in wanted}
     numbers = sorted(queues)
     if limited := [number for number in numbers if queues[number]]:
@@ -121,7 +119,7 @@ def _lock(tx: Transaction, wanted: Sequence[tuple[Push, Known]]) -> "psycopg.Cur
     return tx.ask(THERE, [Int4s(numbers)])
 
 
-def _push_plain(tx: Transaction, plain: Sequence[tuple[Push, Known]]) -> "psycopg.Cursor[Row]":
+def _push_plain(tx: Transaction, plain: Sequence[tuple[Push, Known]]) -> "Answer":
     """Stores messages without attributes, in one statement. Returns a cursor with their ids."""
     queues = Int4s(known.number for operation, known in plain for _ in operation.drafts)
     payloads = Blobs(draft[0] for operation, _ in plain for draft in operation.drafts)

@@ -7,9 +7,8 @@ from ..remote_engine import Operation, end_all
 from .known import Known, Shared, level_of
 
 if TYPE_CHECKING:
-    import psycopg
-
-    from .links import Connection, Link, Row
+    from .links import Link, Row
+    from .pipeline import Answer, Pipeline
 
 T = TypeVar("T")
 
@@ -21,10 +20,10 @@ class Transaction:
     be repeated with another object. Assumes one thread, and that each statement is a constant: values of clients are
     parameters."""
 
-    __slots__ = ("_brought", "_counted", "_due", "_later", "arrived", "connection", "made", "now", "results", "shared")
+    __slots__ = ("_brought", "_counted", "_due", "_later", "_pipeline", "arrived", "made", "now", "results", "shared")
 
-    def __init__(self, connection: "Connection", shared: Shared) -> None:
-        self.connection = connection
+    def __init__(self, pipeline: "Pipeline", shared: Shared) -> None:
+        self._pipeline = pipeline
         self.shared = shared
         self.now = shared.now()
         """The time of the transaction, in microseconds."""
@@ -40,12 +39,10 @@ class Transaction:
         self._due: int | None = None
         self._later: list[Callable[[], object]] = []
 
-    def ask(self, statement: LiteralString, given: Sequence[object] = ()) -> "psycopg.Cursor[Row]":
-        """Sends a statement, with others that are asked before the first answer is read. Returns the cursor with which
-        its rows are read. psycopg.Error, maybe at a later call."""
-        cursor = self.connection.cursor(binary=True)
-        cursor.execute(statement, given)
-        return cursor
+    def ask(self, statement: LiteralString, given: Sequence[object] = ()) -> "Answer":
+        """Adds a statement to those that are sent when the first answer is read: see `Pipeline.ask`. Returns what reads
+        its rows. psycopg.Error, maybe at a later call."""
+        return self._pipeline.ask(statement, given)
 
     def rows(self, statement: LiteralString, given: Sequence[object] = ()) -> "list[Row]":
         """Runs a statement that returns rows, and waits for them. psycopg.Error."""
@@ -97,8 +94,8 @@ class Transaction:
 def run_on(link: "Link", shared: Shared, step: Callable[[Transaction], T]) -> T:
     """Runs a step as one transaction on a link, and settles it: see `Link.transact`."""
 
-    def begun(connection: "Connection") -> tuple[Transaction, T]:
-        transaction = Transaction(connection, shared)
+    def begun(pipeline: "Pipeline") -> tuple[Transaction, T]:
+        transaction = Transaction(pipeline, shared)
         return transaction, step(transaction)
 
     transaction, result = link.transact(begun)
@@ -109,8 +106,8 @@ def run_on(link: "Link", shared: Shared, step: Callable[[Transaction], T]) -> T:
 def run(shared: Shared, step: Callable[[Transaction], T]) -> T:
     """Runs a step as one transaction, again if it fails for a reason that may pass, and settles it: see `Links.run`."""
 
-    def begun(connection: "Connection") -> tuple[Transaction, T]:
-        transaction = Transaction(connection, shared)
+    def begun(pipeline: "Pipeline") -> tuple[Transaction, T]:
+        transaction = Transaction(pipeline, shared)
         return transaction, step(transaction)
 
     transaction, result = shared.links.run(begun)
