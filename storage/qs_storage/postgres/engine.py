@@ -3,7 +3,7 @@ page for operators."""
 
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -238,16 +238,10 @@ class PostgresEngine:
         known.floors.forget()
         self._waiting.wake(known, 1 << 30)
 
-    def _change(self, step: "Any") -> None:
+    def _change(self, step: Callable[[Transaction], object]) -> None:
         """Changes queues, here at once and at other servers soon."""
-
-        def both(tx: Transaction) -> None:
-            step(tx)
-            found = tx.rows("SELECT queue, qid, options FROM qs.queues")
-            tx.later(lambda: self._upkeep.take_over(found))
-
-        run(self._shared, both)
-        self._upkeep.refresh()
+        run(self._shared, step)
+        self._upkeep.read_queues_now()
         self._hints.tell_of_change()
 
     def remove(self, qid: str, *, force: bool) -> None:

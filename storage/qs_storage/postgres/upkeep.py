@@ -9,6 +9,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING
 
 from ..engine import SECOND, StorageError, UnavailableError
 from ..policy import too_old_since
@@ -17,7 +19,10 @@ from .known import Known, Shared, options_from
 from .leaving import Leaver, drop
 from .links import Link
 from .settling import end_due
-from .transaction import Transaction, run_on
+from .transaction import Transaction, run, run_on
+
+if TYPE_CHECKING:
+    from .links import Row
 
 _logger = logging.getLogger(__name__)
 LOOK = 1.0
@@ -108,6 +113,9 @@ class Upkeep:
         """True if another server is alive, or may be."""
         self._changes = -1
         self._settled = 0
+        self._reads = count(1)  # reads of the queues, in the order in which they began
+        self._read = 0  # the one whose result is known
+        self._taking_over = threading.Lock()
         self._beat_at = self._rarely_at = self._look_at = 0.0
         self.snapshot = 0.0
         """The age of the oldest transaction that keeps rows, in seconds."""
@@ -184,13 +192,13 @@ class Upkeep:
     def _is_due(self) -> bool:
         return self._shared.now() >= self.next_due or time.monotonic() >= self._whole_at
 
-    def end_due(self, tx: Transaction, count: int = _SLICE) -> bool:
+    def end_due(self, tx: Transaction, most: int = _SLICE) -> bool:
         """Ends what is due. Returns True if there may be more. psycopg.Error."""
         if not self._is_due():
             return False
         whole = time.monotonic() >= self._whole_at
         began, dues = time.monotonic(), self._dues
-        ended, following = end_due(tx, 0 if whole else self._looked_at - _MARGIN, count)
+        ended, following = end_due(tx, 0 if whole else self._looked_at - _MARGIN, most)
         seconds = time.monotonic() - began
 
         def note() -> None:
@@ -203,7 +211,7 @@ class Upkeep:
                 self._whole_at = time.monotonic() + max(LOOK, _LOOKING * seconds)
 
         tx.later(note)
-        return following is None or ended >= count
+        return following is None or ended >= most
 
     def _retire(self, tx: Transaction) -> None:
         """Removes messages that are too old, or expired."""
@@ -268,26 +276,32 @@ class Upkeep:
     # -- queues
 
     def read_queues(self) -> None:
-        """Reads the queues if they may have changed."""
-        run_on(self._link, self._shared, self._read_queues)
-
-    def _read_queues(self, tx: Transaction) -> None:
-        changes = int(tx.rows(_CHANGES)[0][0])
+        """Reads the queues, if they may have changed."""
+        changes = run_on(self._link, self._shared, lambda tx: int(tx.rows(_CHANGES)[0][0]))
         if changes != self._changes:
             self._settled = 3  # the change may be committed a moment later
-        if not self._settled:
-            return
-        self._settled -= 1
-        found = tx.rows(_QUEUES)
-
-        def note() -> None:
+        if self._settled:
+            self._settled -= 1
+            began = next(self._reads)
+            self._take_over(began, run_on(self._link, self._shared, lambda tx: tx.rows(_QUEUES)))
             self._changes = changes
-            self.take_over(found)
 
-        tx.later(note)
+    def read_queues_now(self) -> None:
+        """Reads the queues, in any thread, after a change of this server's. StorageError."""
+        began = next(self._reads)
+        self._take_over(began, run(self._shared, lambda tx: tx.rows(_QUEUES)))
+        self._settled = 3
+        self._wake.set()
 
-    def take_over(self, found: list[tuple[int, str, dict[str, object]]]) -> None:
-        """Replaces the known queues by those of the database. found: rows of `queues`."""
+    def _take_over(self, began: int, found: "list[Row]") -> None:
+        """Replaces the known queues by those of the database, unless a later read has come first. began: the number of
+        the read; found: rows of `queues`."""
+        with self._taking_over:
+            if began > self._read:
+                self._read = began
+                self._replace(found)
+
+    def _replace(self, found: "list[Row]") -> None:
         shared = self._shared
         queues: dict[str, Known] = {}
         for number, qid, options in found:
