@@ -21,6 +21,7 @@ from ..policy import check_dead_letter, contradiction_in
 from ..remote_engine import Operation, Receive
 from ..settings import storage_in
 from .arrays import Int4s
+from .heartbeat import DatabaseClock, Heartbeat
 from .hints import Hints
 from .known import Known, Shared, options_as_json
 from .links import Links, Watchdog
@@ -29,7 +30,7 @@ from .pushing import LOCK, held
 from .queue import PostgresQueue
 from .sweep import Sweeps
 from .transaction import Transaction, run
-from .upkeep import DatabaseClock, Upkeep
+from .upkeep import Upkeep
 from .waiting import Waiting
 
 _FIRST_CONTACT = 5.0
@@ -81,13 +82,15 @@ class PostgresEngine:
             Links(dsn, connections), now or database or clock, self._arrived, self._due, self._end_due
         )
         self._waiting = Waiting(self._again, self._sooner)
-        self._upkeep = Upkeep(self._shared, self._look, database)
+        self._upkeep = Upkeep(self._shared, self._look)
+        self._heartbeat = Heartbeat(self._shared, database)
         self._hints = Hints(self._shared, self._heard, self._upkeep.refresh, self._look)
         self._sweeps = Sweeps(self._shared, connections, self._upkeep.end_due, self._waiting.add)
         self._timer_wakes = threading.Event()
         self._closed = False
         self._timer = threading.Thread(target=self._keep_time, name="postgres timer", daemon=True)
         self._timer.start()
+        self._heartbeat.start()
         self._upkeep.start()
         self._hints.start()
         self._upkeep.known.wait(_FIRST_CONTACT)
@@ -153,7 +156,7 @@ class PostgresEngine:
         for place in places:
             known.floors.lower(place)
         self._waiting.wake(known, number)
-        if self._upkeep.others:
+        if self._heartbeat.others:
             self._hints.tell(known, places)
 
     def _heard(self, number: int, place: int | None) -> None:
@@ -276,11 +279,13 @@ class PostgresEngine:
 
     def close(self) -> None:
         self._waiting.close()
+        self._shared.links.stop()
         self._sweeps.close()
-        self._closed = True
-        self._timer_wakes.set()
         self._hints.close()
         self._upkeep.close()
+        self._heartbeat.close()
+        self._closed = True
+        self._timer_wakes.set()
         self._timer.join()
         self._shared.links.close()
 

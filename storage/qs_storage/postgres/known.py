@@ -1,6 +1,7 @@
 """The queues of the database as this server knows them, and what the parts of the storage share."""
 
 import json
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -125,6 +126,8 @@ class Shared:
     """Replaced as a whole when queues come or go, so that threads can read it without a lock."""
     numbers: dict[int, Known] = field(default_factory=dict)
     """The same queues by their numbers."""
+    counting: threading.Lock = field(default_factory=threading.Lock)
+    """Held while counts of queues change."""
 
     def known(self, qid: str) -> Known:
         """Returns a queue. NoSuchQueueError."""

@@ -30,6 +30,8 @@ COMMIT_PATIENCE = 30.0
 """Seconds for which a commit waits for its answer, before it is said to be not known. A commit that waits for a standby
 waits for as long as that takes: a short bound would call every slow standby a fault."""
 _LONGEST_PAUSE = 1.0
+_STOPPING = 3.0
+"""Seconds that a stop leaves to what is under way."""
 _SETTINGS = {
     # The planner knows these tables as they were at the last ANALYZE, when they may have been empty: then it would read
     # whole tables, with all their dead rows. Each statement here is for one index.
@@ -203,9 +205,17 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._until: dict[Link, float] = {}
+        self._most = COMMIT_PATIENCE
 
     def begin(self, link: Link, seconds: float) -> None:
-        self._until[link] = time.monotonic() + seconds
+        self._until[link] = time.monotonic() + min(seconds, self._most)
+
+    def hurry(self, seconds: float) -> None:
+        """Gives all answers so much time at most from now on, as this server stops."""
+        self._most = seconds
+        until = time.monotonic() + seconds
+        for link, later in list(self._until.items()):
+            self._until[link] = min(later, until)
 
     def end(self, link: Link) -> None:
         self._until.pop(link, None)
@@ -262,8 +272,12 @@ class Links:
             self.stopping.wait(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Lets what is under way end soon, and has nothing tried again."""
         self.stopping.set()
+        self.watchdog.hurry(_STOPPING)
+
+    def close(self) -> None:
         for link in self._idle:
             link.close()
 

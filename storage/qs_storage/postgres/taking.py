@@ -72,15 +72,16 @@ def take(tx: Transaction, receives: Sequence[Receive]) -> None:
         except NoSuchQueueError as error:
             tx.results.append((operation, error))
             continue
+        if operation.stopped or operation.count <= 0:
+            tx.results.append((operation, []))
+            for known in queues:  # whoever waits behind it is woken in its place
+                tx.wake(known)
+            continue
         wanted = (*operation.qids, operation.visibility, operation.held, operation.given)
         taking = takings.setdefault(wanted, _Taking(queues, operation))
-        if operation.count > 0:
-            taking.operations.append(operation)
-        else:
-            tx.results.append((operation, []))
+        taking.operations.append(operation)
     for taking in takings.values():
-        if taking.operations:
-            _take(tx, taking)
+        _take(tx, taking)
 
 
 def _take(tx: Transaction, taking: _Taking) -> None:

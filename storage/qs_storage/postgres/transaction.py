@@ -75,8 +75,9 @@ class Transaction:
 
     def settle(self) -> None:
         """Does what was noted, and tells of the operations that have ended."""
-        for known, event, number in self._counted:
-            setattr(known.counts, event, getattr(known.counts, event) + number)
+        with self.shared.counting:
+            for known, event, number in self._counted:
+                setattr(known.counts, event, getattr(known.counts, event) + number)
         for effect in self._later:
             effect()
         if self._due is not None:

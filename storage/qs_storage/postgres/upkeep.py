@@ -4,8 +4,6 @@ All of it runs in one thread with a connection of its own, once a second or when
 """
 
 import logging
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ..engine import SECOND, StorageError, UnavailableError
 from ..policy import too_old_since
-from .arrays import Int4s
 from .known import Known, Shared, options_from
 from .leaving import Leaver, drop
 from .links import Link
@@ -27,10 +24,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 LOOK = 1.0
 """Seconds between two looks at what others have done."""
-_BEAT = 2.0
-"""Seconds between two signs of life."""
-DEAD = 8 * SECOND
-"""A server that has given no sign of life for so long is taken for dead: what its subscribers held comes back."""
 _RARELY = 10.0
 """Seconds between two looks at what nobody waits for: old keys, old snapshots."""
 OLD_SNAPSHOT = 60.0
@@ -43,15 +36,8 @@ a second."""
 _LOOKING = 50
 """A whole look takes at most one part in so many of the time."""
 
-_TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _QUEUES = "SELECT queue, qid, options FROM qs.queues"
 _CHANGES = "SELECT last_value + is_called::int FROM qs.changes"
-_REGISTER = "INSERT INTO qs.servers (name, beat) VALUES (%b::text, %b::bigint) RETURNING server"
-_BEATS = "UPDATE qs.servers SET beat = %b::bigint WHERE server = %b::int RETURNING server"
-_COUNT = "SELECT count(*) FROM qs.servers"
-_BURY = "DELETE FROM qs.servers WHERE beat < %b::bigint AND server <> %b::int RETURNING server"
-_LEAVE = "DELETE FROM qs.servers WHERE server = %b::int RETURNING server"
-GIVE_BACK = "UPDATE qs.hidden SET until = %b::bigint WHERE server = ANY (%b::int[]) AND held RETURNING until"
 _OLDEST = """
 SELECT p.queue, p.id, p.grp, p.ukey, p.stored_at, h.state FROM (
     SELECT queue, id, grp, ukey, stored_at FROM qs.messages WHERE queue = %b::int AND id > %b::bigint
@@ -69,35 +55,16 @@ SELECT coalesce(max(extract(epoch FROM clock_timestamp() - coalesce(xact_start, 
 FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND datname = current_database()"""
 
 
-class DatabaseClock:
-    """The database's time, kept as an offset to this machine's monotonic clock. Before the first `read`, the time of
-    this machine."""
-
-    def __init__(self) -> None:
-        self._offset = time.time_ns() // 1000 - time.monotonic_ns() // 1000
-
-    def __call__(self) -> int:
-        return time.monotonic_ns() // 1000 + self._offset
-
-    def read(self, tx: Transaction) -> None:
-        """Reads the database's time. The error is at most half of the time that the answer takes."""
-        began = time.monotonic_ns() // 1000
-        found = tx.rows(_TIME)[0][0]
-        self._offset = found - (began + time.monotonic_ns() // 1000) // 2
-
-
 class Upkeep:
     """The work of a server that nobody asks for.
 
-    Ensures that what is due is ended soon after its time, also what a dead server has handed out. Never raises: what
+    Ensures that what is due is ended soon after its time, whichever server has handed it out. Never raises: what
     fails is tried again, and the log says so once."""
 
-    def __init__(self, shared: Shared, look: Callable[[], object], clock: DatabaseClock | None) -> None:
-        """look: called once a second, when others may have brought something; clock: is kept right, None for a clock
-        that is not the database's."""
+    def __init__(self, shared: Shared, look: Callable[[], object]) -> None:
+        """look: called once a second, when others may have brought something."""
         self._shared = shared
         self._look = look
-        self._clock = clock
         self._link: Link = shared.links.new()
         self._wake = threading.Event()
         self._closed = False
@@ -109,14 +76,12 @@ class Upkeep:
         self._whole_at = 0.0
         self.known = threading.Event()
         """Set when the queues have been read."""
-        self.others = False
-        """True if another server is alive, or may be."""
         self._changes = -1
         self._settled = 0
         self._reads = count(1)  # reads of the queues, in the order in which they began
         self._read = 0  # the one whose result is known
         self._taking_over = threading.Lock()
-        self._beat_at = self._rarely_at = self._look_at = 0.0
+        self._rarely_at = self._look_at = 0.0
         self.snapshot = 0.0
         """The age of the oldest transaction that keeps rows, in seconds."""
         self._gone: set[int] = set()
@@ -139,16 +104,10 @@ class Upkeep:
         self._wake.set()
 
     def close(self) -> None:
-        """Ends the work, and says to others that this server is gone."""
         self._closed = True
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        try:
-            if self._shared.server:
-                run_on(self._link, self._shared, lambda tx: self._bury(tx, _LEAVE, [self._shared.server]))
-        except Exception as error:
-            _logger.info("the database was not told of the end of this server: %s", error)
         self._link.close()
 
     def _work(self) -> None:
@@ -173,9 +132,6 @@ class Upkeep:
 
     def _once(self) -> None:
         now = time.monotonic()
-        if now >= self._beat_at:
-            run_on(self._link, self._shared, self._beat)
-            self._beat_at = now + _BEAT
         if now >= self._look_at:
             self._look_at = now + LOOK
             self.read_queues()
@@ -247,31 +203,6 @@ class Upkeep:
                 age,
             )
         self.snapshot = age
-
-    # -- other servers
-
-    def _beat(self, tx: Transaction) -> None:
-        """Gives a sign of life, and takes over what dead servers have left."""
-        if self._clock is not None:
-            self._clock.read(tx)
-        now = self._shared.now()
-        if not self._shared.server or not tx.rows(_BEATS, [now, self._shared.server]):
-            name = f"{socket.gethostname()}:{os.getpid()}"
-            server = int(tx.rows(_REGISTER, [name, now])[0][0])
-            tx.later(lambda: setattr(self._shared, "server", server))
-        self._bury(tx, _BURY, [now - DEAD, self._shared.server])
-        others = tx.rows(_COUNT)[0][0] > 1
-
-        def note() -> None:
-            self.others = others
-
-        tx.later(note)
-
-    def _bury(self, tx: Transaction, statement: str, given: list[int]) -> None:
-        """Removes servers, and makes visible what their subscribers held."""
-        dead = [row[0] for row in tx.rows(statement, given)]
-        if dead and tx.rows(GIVE_BACK, [tx.now, Int4s(dead)]):
-            tx.due(tx.now)
 
     # -- queues
 
