@@ -108,14 +108,14 @@ class Settlement:
         reason = row.reason if reason is None else reason
         receives = row.receives if counts or row.state != IN_FLIGHT else max(row.receives - 1, 0)
         since = too_old_since(known.options, now)
+        if is_exhausted(known.options, receives):
+            body = row._replace(reason=reason, receives=receives)
+            if known.moves.attempt(lambda: bury(self._tx, known, body, "receives")):
+                return None
         if (row.expires_at is not None and row.expires_at <= now) or (since is not None and row.stored_at <= since):
             self.drop(row)
             self._tx.count(known, "retired")
             return None
-        if row.state == IN_FLIGHT and counts and is_exhausted(known.options, receives):
-            body = row._replace(reason=reason)
-            if known.moves.attempt(lambda: bury(self._tx, known, body, "receives")):
-                return None
         if delay is None:
             delay = backoff_of(known.options, row.mid, receives) if row.state == IN_FLIGHT and counts else 0
         if delay <= 0:
