@@ -27,6 +27,8 @@ from .transaction import Transaction, run
 
 _PAGE = 1000
 """Messages that a claim reads at a time."""
+_FOLLOWERS = 100
+"""Messages that a claim takes of one group with each page, at most, beside the first: there may be many groups."""
 _LOCK = "SELECT pg_advisory_xact_lock(2, hashtext(%b::text) # %b::int)"
 """The lock of a consumer: two servers must not make one claim twice."""
 _STATE = """
@@ -41,11 +43,23 @@ WHERE l.queue = %b::int AND l.id > %b::bigint AND l.id <= %b::bigint
     AND m.stored_at > %b::bigint AND (m.expires_at IS NULL OR m.expires_at > %b::bigint)
 ORDER BY l.id LIMIT %b::int FOR UPDATE OF l SKIP LOCKED"""
 _OUT = "SELECT grp FROM qs.hidden WHERE queue = %b::int AND grp = ANY (%b::text[]) AND state IN (1, 4)"
+_WAITING = """
+SELECT h.id, h.size, h.receives, h.grp FROM unnest(%b::text[]) AS g (grp) CROSS JOIN LATERAL (
+    SELECT h.id, h.size, h.receives, h.grp FROM qs.hidden AS h
+    JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id
+    WHERE h.queue = %b::int AND h.grp = g.grp AND h.state = 3
+        AND NOT (%b::boolean AND EXISTS (
+            SELECT FROM qs.hidden AS d WHERE d.queue = h.queue AND d.grp = h.grp AND d.state = 2 AND d.id < h.id))
+        AND h.id <= %b::bigint AND m.stored_at > %b::bigint AND (m.expires_at IS NULL OR m.expires_at > %b::bigint)
+    ORDER BY h.id LIMIT %b::int FOR UPDATE OF h SKIP LOCKED) AS h"""
 _HIDE = """
 WITH gone AS (DELETE FROM qs.line WHERE queue = %b::int AND id = ANY (%b::bigint[]) RETURNING *)
 INSERT INTO qs.hidden (queue, id, place, until, receives, size, state, held, grp, reason, consumer, seq)
 SELECT g.queue, g.id, g.place, %b::bigint, g.receives + 1, g.size, 4, false, g.grp, g.reason, %b::text, %b::int
 FROM gone AS g"""
+_CHANGE = """
+UPDATE qs.hidden SET state = 4, receives = receives + 1, consumer = %b::text, seq = %b::int
+WHERE queue = %b::int AND id = ANY (%b::bigint[])"""
 _MAKE = """
 INSERT INTO qs.claims (queue, consumer, seq, since, size, checksum, mids)
 VALUES (%b::int, %b::text, %b::int, %b::bigint, %b::bigint, %b::text, %b::bigint[])"""
@@ -136,13 +150,16 @@ class PostgresClaims:
                 return Claim(*tx.rows(_ONE, [known.number, consumer, seq])[0])
             _check_next(known, consumer, state, seq)
             chosen = [] if state.paused or known.options.paused else _choose(tx, known, bounds)
-            mids, size = [row[0] for row in chosen], sum([row[1] for row in chosen])
+            mids, size = [each.mid for each in chosen], sum([each.size for each in chosen])
             checksum = checksum_of(mids)
             if mids:
-                tx.ask(_HIDE, [known.number, Int8s(mids), FOREVER, consumer, seq])
+                lined = Int8s(each.mid for each in chosen if not each.waits)
+                tx.ask(_HIDE, [known.number, lined, FOREVER, consumer, seq])
+                if waiting := Int8s(each.mid for each in chosen if each.waits):
+                    tx.ask(_CHANGE, [consumer, seq, known.number, waiting])
                 tx.ask(_MAKE, [known.number, consumer, seq, tx.now, size, checksum, Int8s(mids)])
                 tx.count(known, "delivered", len(mids))
-                tx.count(known, "redelivered", sum([row[2] > 0 for row in chosen]))
+                tx.count(known, "redelivered", sum([each.receives > 0 for each in chosen]))
             first, last = (mids[0], mids[-1]) if mids else (None, None)
             return Claim(consumer, seq, len(mids), size, first, last, checksum, tx.now)
 
@@ -221,6 +238,16 @@ class PostgresClaims:
         return [Claim(*row) for row in run(self._shared, lambda tx: tx.rows(_ALL, [self._known.number]))]
 
 
+class _Chosen(NamedTuple):
+    """A message for a claim, locked. waits: True if it is not in the line, but waits for others of its group."""
+
+    mid: int
+    size: int
+    receives: int
+    group: str | None
+    waits: bool
+
+
 class _Bounds(NamedTuple):
     """The bounds of a claim: see `Claims.claim`."""
 
@@ -274,34 +301,42 @@ def _no_claim(known: Known, consumer: str, seq: int) -> NoSuchClaimError:
     )
 
 
-def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[Row]:
-    """Returns the oldest visible messages within the bounds, locked: their ids, sizes, receives and groups."""
+def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[_Chosen]:
+    """Returns the oldest visible messages within the bounds, locked, in the order of their ids."""
     count, total, after = bounds.most, 0, -1
     if known.options.max_in_flight is not None:
         count = order.allowance(tx, known, count)
     since = too_old_since(known.options, tx.now)
-    chosen: list[Row] = []
-    while len(chosen) < count:
+    ends = bounds.upto, -1 if since is None else since, tx.now
+    chosen: list[_Chosen] = []
+    full = False
+    while len(chosen) < count and not full:
         wanted = min(count - len(chosen), _PAGE)
-        given = [known.number, after, bounds.upto, -1 if since is None else since, tx.now, wanted]
-        page = tx.rows(_NEXT, given)
-        for row in _free(tx, known, page):
-            if bounds.max_bytes is not None and chosen and total + row[1] > bounds.max_bytes:
-                return chosen
-            chosen.append(row)
-            total += row[1]
+        page = [_Chosen(*row, waits=False) for row in tx.rows(_NEXT, [known.number, after, *ends, wanted])]
+        for each in _with_groups(tx, known, page, [*ends, min(wanted, _FOLLOWERS)]):
+            over = bounds.max_bytes is not None and chosen and total + each.size > bounds.max_bytes
+            full = bool(over) or len(chosen) == count
+            if full:
+                break
+            chosen.append(each)
+            total += each.size
         if len(page) < wanted:
             break
-        after = page[-1][0]
+        after = page[-1].mid
     if known.options.max_in_flight is not None:
         order.given(tx, known, len(chosen))
-    return chosen
+    return sorted(chosen)
 
 
-def _free(tx: Transaction, known: Known, page: list[Row]) -> list[Row]:
-    """Returns the messages that a claim may have: not while others have messages of their group."""
-    groups = {row[3] for row in page if row[3] is not None}
+def _with_groups(tx: Transaction, known: Known, page: list[_Chosen], ends: Sequence[int]) -> list[_Chosen]:
+    """Returns those messages of a page of the line that a claim may have, and with the first of a group those that wait
+    for it: all or none of them are out. Who has locked the first of a group is the only one to hand out others of it.
+    ends: the parameters of _WAITING."""
+    groups = Texts({each.group for each in page if each.group is not None})
     if not groups:
         return page
-    out = {row[0] for row in tx.rows(_OUT, [known.number, Texts(groups)])}
-    return [row for row in page if row[3] not in out]
+    out = {row[0] for row in tx.rows(_OUT, [known.number, groups])}
+    free = Texts(group for group in groups if group not in out)
+    strict = (known.options.group_in_flight or 1) == 1
+    waiting = [_Chosen(*row, waits=True) for row in tx.rows(_WAITING, [free, known.number, strict, *ends])] if free else []
+    return sorted([*[each for each in page if each.group not in out], *waiting])
