@@ -253,6 +253,8 @@ def _settle_one(
 ) -> int | None:
     receives = operation.receipt.receives
     is_ours = row.state == IN_FLIGHT and receives in (None, row.receives)
+    if row.state in (IN_FLIGHT, DELAYED) and row.until <= tx.now and not isinstance(operation, Reject):
+        raise not_in_flight(known.qid, row.mid)  # its time is over: it is visible, or will be in a moment
     if isinstance(operation, Release):
         if not is_ours and not (row.state == DELAYED and receives is None):
             raise refusal(known, operation.receipt, True, row.state)
