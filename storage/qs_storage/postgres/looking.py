@@ -63,7 +63,7 @@ _FIRST = -1
 _OLDEST = """
 SELECT id FROM qs.messages WHERE queue = %b::int AND id > %b::bigint AND id <= %b::bigint ORDER BY id LIMIT %b::int"""
 REMOVE = "DELETE FROM qs.messages WHERE queue = %b::int AND id = ANY (%b::bigint[]) RETURNING id, ukey"
-_LAST = "SELECT id FROM qs.messages WHERE queue = %b::int ORDER BY id DESC LIMIT 1"
+_LAST = "SELECT last_value FROM qs.mids WHERE is_called"
 _HAS = "SELECT FROM qs.messages WHERE queue = %b::int AND id = %b::bigint"
 _COPY = """
 INSERT INTO qs.messages (queue, id, pushed_at, stored_at, expires_at, priority, grp, headers, payload)
@@ -128,8 +128,9 @@ def stats(shared: Shared, known: Known) -> Stats:
 
 
 def last_mid(shared: Shared, known: Known) -> int:
-    """Returns the greatest id that the queue holds, -1 if it is empty. UnavailableError."""
-    found = run(shared, lambda tx: tx.rows(_LAST, [known.number]))
+    """Returns an id that no message of the queue exceeds yet, -1 before there is any message: ids are given for all
+    queues together. UnavailableError."""
+    found = run(shared, lambda tx: tx.rows(_LAST))
     return int(found[0][0]) if found else -1
 
 
