@@ -54,6 +54,7 @@ def test_text(bound: tuple[Any, Database], text: str) -> None:
     engine.create(text, Options())
     engine.create(f"{text[:190]}-2", Options(dead_letter=text, max_receives=5))
     queue = engine.queue(f"{text[:190]}-2")
+    key = text[:128]
     drafts = [Draft(b"x", key=key, unique=unique, group=key, headers=(("h", text),)) for unique in (True, False)]
     [mid, same] = queue.push(drafts)
     assert mid == same

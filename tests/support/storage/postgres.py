@@ -477,6 +477,46 @@ def most_advanced(standbys: Sequence[Standby]) -> Standby:
 # -- engines
 
 
+@cache
+def _calm_upkeep() -> None:
+    """Keeps the thread of engines with a clock of tests from ending anything by itself: whoever asks at that very
+    moment would miss it. `finish` does the same when a test wants it."""
+    from qs_storage.postgres.upkeep import Upkeep
+
+    once = Upkeep._once
+
+    def calm(upkeep: Upkeep) -> None:
+        if upkeep._clock is not None:
+            once(upkeep)
+            return
+        if not upkeep._shared.server:
+            run_on(upkeep._link, upkeep._shared, upkeep._beat)
+        upkeep.read_queues()
+
+    from qs_storage.postgres.transaction import run_on
+
+    Upkeep._once = calm
+
+
+def finish(engine: "PostgresEngine") -> None:
+    """Ends and removes all that is due, as the engine's thread does, and looks at what other servers have done."""
+    from qs_storage.postgres.transaction import run
+
+    look_anew(engine)
+    upkeep = engine._upkeep
+    while run(engine.shared, upkeep.end_due):
+        pass
+    run(engine.shared, upkeep._retire)
+
+
+def look_anew(engine: "PostgresEngine") -> None:
+    """Lets the engine look at everything with its next request, as it does after a hint or a second."""
+    engine._upkeep._whole_at = 0.0
+    engine._upkeep.read_queues()
+    for known in engine.shared.queues.values():
+        known.floors.forget()
+
+
 def engine_on(
     database: Database,
     root: Path,
@@ -490,5 +530,6 @@ def engine_on(
     of_database: the time is the database's. dsn: another way to the database, such as a proxy."""
     from qs_storage.postgres.engine import PostgresEngine
 
+    _calm_upkeep()
     clock = clock or ManualClock()
     return PostgresEngine(str(root), clock=clock, dsn=dsn or database.dsn, now=None if of_database else clock, **more)

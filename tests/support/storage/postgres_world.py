@@ -1,7 +1,8 @@
-"""Three PostgreSQL nodes, two queue servers over them, and clients at work: what faults happen, and what each client was
-told, so that in the end every message can be accounted for."""
+"""Three PostgreSQL nodes, two queue servers over them, and clients at work: which faults happen, and what each client
+was told, so that in the end every message can be accounted for."""
 
 import contextlib
+import itertools
 import os
 import random
 import re
@@ -134,15 +135,15 @@ class Ledger:
             self.deliveries.setdefault(payload, []).append(delivery)
 
     def check(self) -> None:
-        """Checks that no answered message is lost, no deleted one came back, and each repetition is one that the promise
-        allows: its window had ended, it was released, or the connection or server that held it had gone."""
+        """Checks that no answered message is lost, no deleted one came back, and each repetition is one that the
+        promise allows: its window had ended, it was released, or the connection or server that held it had gone."""
         lost = [payload for payload in self.pushed if payload not in self.deliveries]
         assert lost == [], f"{len(lost)} of {len(self.pushed)} answered messages were never delivered: {lost[:5]}"
         twice = [payload for payload, found in self.deliveries.items() if len({each.mid for each in found}) > 1]
         assert twice == [], f"stored twice, although pushed with a key: {twice[:5]}"
         for payload, found in self.deliveries.items():
             found.sort(key=lambda each: each.receives)
-            for first, second in zip(found, found[1:], strict=False):
+            for first, second in itertools.pairwise(found):
                 why = self._why_again(first, second)
                 self.counts[f"again: {why}"] += 1
                 if why == "?":
