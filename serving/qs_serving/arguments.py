@@ -16,7 +16,7 @@ _LONGEST = 999_999_999
 """Seconds that a flag may ask for, some 30 years: the most that the protocol has for a time."""
 _MOST = 10**15
 """The greatest whole number that a flag may ask for."""
-_COMMAND_LINE_ONLY = ("help", "version", "print-completion", "config", "check")
+_COMMAND_LINE_ONLY = ("help", "version", "print-completion", "config", "check", "migrate")
 """Flags that say what to do now, not how to run."""
 _PATHS = ("FILE", "DIR")
 """The names that the help gives to the value of a flag that names a file or directory."""

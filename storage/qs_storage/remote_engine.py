@@ -284,10 +284,6 @@ class GatheringEngine(RemoteEngine, Protocol):
         """Tells whether `queues` is complete as far as this queue is concerned. False if the other server has never
         answered since the start: then there may be a queue of this name."""
 
-    def stop(self, operation: Operation[Any]) -> None:
-        """Ends a receive that waits, whose `stopped` was set: soon, and without messages. Does nothing if the operation
-        has ended. May be called in any thread."""
-
 
 # -- finding an engine
 

@@ -76,7 +76,7 @@ class Gatherer:
         for engine, operations in begun.items():
             engine.submit(operations)
 
-    def stop(self, engine: GatheringEngine, operation: Operation[Any]) -> None:
+    def stop(self, engine: GatheringEngine, operation: Receive) -> None:
         """Ends a receive that waits soon, because nobody wants its result any more."""
         operation.stopped = True
         if operation not in self.begun.get(engine, ()):  # else the engine sees that when it gets the operation

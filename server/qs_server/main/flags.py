@@ -5,6 +5,7 @@ installed.
 """
 
 import argparse
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ _MEMCACHED = 11211
 """The usual port of memcached, for an address without one."""
 _REMOTES = {
     "memcached": {"servers": "memcached"},
+    "postgres": {"dsn": "postgres", "connections": "postgres_connections"},
     "sqs": {"endpoint": "sqs_endpoint", "region": "sqs_region", "prefix": "sqs_prefix"},
 }
 """By storage on another server: the arguments of its engine, and the flag that gives each. A flag that is given asks
@@ -34,6 +36,10 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
     Flags may also come from the config file (`parse_arguments`)."""
     parser = server_parser(storages)
     parsed = parse_arguments(parser, arguments)
+    # A process list shows the flags, and a DSN may have a password.
+    parsed.postgres = parsed.postgres or os.environ.get("QS_POSTGRES") or None
+    if parsed.migrate and parsed.postgres is None:
+        parser.error("--migrate makes the tables in a database: name it with --postgres DSN, or in QS_POSTGRES")
     history = HistoryOptions(parsed.history, parsed.history_size, parsed.history_age, parsed.history_keep)
     options = ServerOptions(
         root=parsed.root,
@@ -43,6 +49,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
         history=None if parsed.history is None else history,
         cache=parsed.cache,
         max_keys=parsed.max_keys,
+        migrate=parsed.migrate,
         engines={storage: given for storage, flags in _REMOTES.items() if (given := _given(parsed, flags))},
         **read_common(parser, parsed),
     )
@@ -77,8 +84,8 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
         choices=storages,
         metavar="NAME",
         default=_DEFAULTS.storage,
-        help="engine of new queues that do not name one: journal, files, dirq-simple, dirq, null, memcached, sqs, or "
-        "one that another package brings (default: %(default)s)",
+        help="engine of new queues that do not name one: journal, files, dirq-simple, dirq, null, memcached, sqs, "
+        "postgres, or one that another package brings (default: %(default)s)",
     )
     parser.add_argument(
         "--durability",
@@ -128,6 +135,20 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
         type=_addresses,
         metavar="HOST[:PORT][,...]",
         help="the memcached servers of queues of that storage (default: 127.0.0.1:11211)",
+    )
+    group.add_argument(
+        "--postgres",
+        metavar="DSN",
+        help="the database of queues of that storage, like 'host=db1,db2 dbname=qs user=qs', or a URL; one with a "
+        "password belongs into the file of --config, or the variable QS_POSTGRES",
+    )
+    number_group(group, "N")(
+        "--postgres-connections", None, "connections for requests, and at most as many for others", shown="4"
+    )
+    group.add_argument(
+        "--migrate",
+        action="store_true",
+        help="make the tables in the database of --postgres, or bring them up to date, and end",
     )
     group.add_argument("--sqs-endpoint", metavar="URL", help="where queues of the storage sqs are (default: Amazon)")
     group.add_argument("--sqs-region", metavar="NAME", help="region there; without it, that of AWS's own tools")

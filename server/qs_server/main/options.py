@@ -51,6 +51,8 @@ class ServerOptions:
     """The path of the access file, None without one."""
     open: bool = False
     """True to let everybody do everything, also from other machines."""
+    migrate: bool = False
+    """True to make the schema in the database of `engines`, without serving."""
     check: bool = False
     """True to check files and flags only, without serving."""
     log_format: str = "text"

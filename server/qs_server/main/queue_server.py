@@ -5,9 +5,11 @@ import os
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
-from qs_schemas.extras import importing
+from qs_schemas.extras import NotInstalledError, importing
 from qs_serving.errors import StartError
+from qs_storage.engine import StorageError
 
 from . import flags
 from .opening import Storages, belongs_to_another
@@ -30,15 +32,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, verbose = read_options(arguments)
     # Here and not at the top, so that --help and wrong flags need no extra, and a missing extra gets one line.
     with importing("server", flags.PROGRAM):
-        from qs_serving.command import check_command, run_command  # noqa: PLC0415
+        from qs_serving.command import run_command  # noqa: PLC0415
         from qs_serving.service_manager import ServiceManager  # noqa: PLC0415
 
         from .server import run_server  # noqa: PLC0415
-    if options.check:
-        return check_command(flags.PROGRAM, verbose, options, partial(check_root, options), options.log_format)
+    if options.migrate or options.check:
+        return _look(options, verbose)
     os.umask(options.umask)
     run = partial(run_server, manager=ServiceManager(os.environ))
     return run_command(flags.PROGRAM, verbose, run, options, options.log_format)
+
+
+def _look(options: ServerOptions, verbose: int) -> int:
+    """Runs --migrate or --check. Returns the exit code."""
+    from qs_serving.command import check_command, check_files  # noqa: PLC0415
+
+    dsn = options.engines.get("postgres", {}).get("dsn")
+    if options.migrate:
+        return check_files(flags.PROGRAM, verbose, lambda: [_ask_database(dsn, migrate=True)], options.log_format)
+
+    def more() -> list[str]:
+        return [*check_root(options), *([] if dsn is None else [_ask_database(dsn, migrate=False)])]
+
+    return check_command(flags.PROGRAM, verbose, options, more, options.log_format)
+
+
+def _ask_database(dsn: Any, *, migrate: bool) -> str:
+    """Makes the schema of the storage postgres, or only looks. Returns a line about the database. Raises StartError."""
+    try:
+        from qs_storage.postgres.links import describe  # noqa: PLC0415 - its library is an extra
+        from qs_storage.postgres.schema import migrate as make_schema  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise StartError(str(NotInstalledError("postgres", error))) from None
+    try:
+        return f"postgres: {make_schema(dsn) if migrate else describe(dsn)}"
+    except StorageError as error:
+        raise StartError(f"postgres: {error}") from None
 
 
 def check_root(options: ServerOptions) -> list[str]:

@@ -250,7 +250,7 @@ class Session:
     def _stop_run(self) -> None:
         """Ends the wait of a receive soon."""
         if self._run is not None and self._run.waits:
-            self._committer.gatherer.stop(self._run.engine, self._run.operation)
+            self._committer.gatherer.stop(self._run.engine, cast(Receive, self._run.operation))
 
     # -- waits ----------------------------------------------------------------------------------------------------
 

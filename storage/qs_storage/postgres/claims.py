@@ -338,5 +338,7 @@ def _with_groups(tx: Transaction, known: Known, page: list[_Chosen], ends: Seque
     out = {row[0] for row in tx.rows(_OUT, [known.number, groups])}
     free = Texts(group for group in groups if group not in out)
     strict = (known.options.group_in_flight or 1) == 1
-    waiting = [_Chosen(*row, waits=True) for row in tx.rows(_WAITING, [free, known.number, strict, *ends])] if free else []
+    waiting = (
+        [_Chosen(*row, waits=True) for row in tx.rows(_WAITING, [free, known.number, strict, *ends])] if free else []
+    )
     return sorted([*[each for each in page if each.group not in out], *waiting])

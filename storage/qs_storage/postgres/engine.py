@@ -72,10 +72,14 @@ class PostgresEngine:
     name: ClassVar[str] = "postgres"
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.TELLS, Feature.MILLISECONDS})
 
-    def __init__(self, root: str, *, clock: Clock, dsn: str, connections: int = 4, now: Clock | None = None) -> None:
+    def __init__(
+        self, root: str, *, clock: Clock, dsn: str = "", connections: int = 4, now: Clock | None = None
+    ) -> None:
         """root: where the server's own queues are; clock: not used, as times are the database's; dsn: of libpq, a URL
         or a list of keys; connections: for gathered requests, and as many for others; now: a clock in place of the
-        database's. UnavailableError for a DSN that cannot be read."""
+        database's. UnavailableError for a DSN that cannot be read, UnsupportedError without one."""
+        if not dsn:
+            raise UnsupportedError("the storage 'postgres' needs a database: start the server with --postgres DSN")
         self._root = root
         database = DatabaseClock() if now is None else None
         self._shared = Shared(
