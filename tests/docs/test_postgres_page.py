@@ -114,6 +114,7 @@ def _nodes(fenced_blocks: Blocks) -> Iterator[tuple[Postgres, list[Standby]]]:
         try:
             standbys += [primary.standby(name, f"synchronous_standby_names={names}") for name in ("b", "c")]
             primary.set("synchronous_standby_names", names)
+            primary._until_sql("SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'", 2)
             yield primary, standbys
         finally:
             for standby in standbys:
