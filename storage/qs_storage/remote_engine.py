@@ -280,6 +280,10 @@ class GatheringEngine(RemoteEngine, Protocol):
         """Begins operations, and returns at once. They may be done in any order, and together. May be called in any
         thread. Errors are those of the operations."""
 
+    def stop(self, operation: Operation[Any]) -> None:
+        """Ends a receive that waits, whose `stopped` was set: soon, and without messages. Does nothing if the operation
+        has ended. May be called in any thread."""
+
     def knows(self, qid: str) -> bool:
         """Tells whether `queues` is complete as far as this queue is concerned. False if the other server has never
         answered since the start: then there may be a queue of this name."""

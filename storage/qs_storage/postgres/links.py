@@ -285,14 +285,13 @@ class Links:
 def describe(dsn: str) -> str:
     """Connects once, and returns what was found. A database that does not answer is no error: it may come back.
     StorageError for a DSN that cannot be read, and for a database without the schema."""
-    link = Link(with_settings(dsn), Watchdog())
     try:
-        info = link.connection.info
+        with psycopg.connect(with_settings(dsn)) as connection:
+            schema.check(connection)
+            info = connection.info
         return f"the database {info.dbname} on {info.host}:{info.port} has the schema qs in version {schema.VERSION}"
     except psycopg.Error as error:
         return f"cannot be asked now: {line_of(error)}"
-    finally:
-        link.close()
 
 
 def translated(error: psycopg.Error) -> StorageError:
