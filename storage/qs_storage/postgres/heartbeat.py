@@ -6,7 +6,6 @@ later, long before their windows end.
 
 import logging
 import os
-import socket
 import threading
 import time
 
@@ -99,7 +98,7 @@ class Heartbeat:
             self._clock.read(tx)
         now, server = self._shared.now(), self._shared.server
         if not server or not tx.rows(_BEAT, [now, server]):
-            server = int(tx.rows(_REGISTER, [f"{socket.gethostname()}:{os.getpid()}", now])[0][0])
+            server = int(tx.rows(_REGISTER, [f"{os.uname().nodename}:{os.getpid()}", now])[0][0])
         began = time.monotonic()
         if began - self._last <= _IN_TOUCH:
             self._give_back(tx, [row[0] for row in tx.rows(_BURY, [now - DEAD, server])])
