@@ -130,7 +130,8 @@ class Link:
                 connection.close()
                 raise
             connection.add_notice_handler(self._note)
-            pipeline = Pipeline(connection)
+            # A large transaction, as a publication of a million messages, has its time for each answer.
+            pipeline = Pipeline(connection, lambda: self._watch.begin(self, PATIENCE))
             self._connection, self._pipeline = connection, pipeline
         return connection, pipeline
 

@@ -134,7 +134,9 @@ class Pipeline:
     stand in the statement: psycopg would choose types by the values, and prepare one statement anew for each size of
     number."""
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: "Connection", heard: Callable[[], object] = lambda: None) -> None:
+        """heard: called when the database has answered."""
+        self._heard = heard
         self._libpq = connection.pgconn
         self._transformer = Transformer(connection)
         self._statements: dict[str, _Statement] = {}
@@ -182,6 +184,7 @@ class Pipeline:
             while result is not None:
                 result = self._result()
         self._result()  # the end of this round trip
+        self._heard()
         if failed is not None:
             raise error_from_result(failed)
 
