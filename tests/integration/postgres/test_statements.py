@@ -1,0 +1,78 @@
+"""The statements of the storage postgres read by an index, whatever PostgreSQL knows of its tables."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from support.storage.postgres import Database, needs_postgres
+
+pytestmark = needs_postgres
+
+_STATEMENT = re.compile(r"\s*(WITH|SELECT|INSERT|UPDATE|DELETE)\b")
+_WHOLE = re.compile(r"Seq Scan on (?!queues|servers|version|mids|changes)\w+|Bitmap|Hash Join|Merge Join")
+"""Steps of a plan that read whole tables, other than those that have a few rows, and sequences."""
+
+
+def statements() -> dict[str, str]:
+    """Returns the constants of all modules that are statements, without those that others begin with."""
+    import qs_storage.postgres as package
+
+    names = [found.name for found in pkgutil.iter_modules(package.__path__)]
+    constants = {
+        f"{name}.{constant}": value
+        for name in names
+        for constant, value in vars(importlib.import_module(f"{package.__name__}.{name}")).items()
+        if isinstance(value, str) and not constant.startswith("__") and _STATEMENT.match(value)
+    }
+    whole = {name: value for name, value in constants.items() if not _begins_another(value, constants.values())}
+    return {name: value for name, value in whole.items() if "pg_" not in value and "extract(" not in value}
+
+
+def _begins_another(text: str, others: Iterable[str]) -> bool:
+    return any(other != text and other.startswith(text) for other in others)
+
+
+def plan_of(connection: Any, statement: str) -> str:
+    """Returns the plan of a statement for any parameters."""
+    numbers = iter(range(1, 100))
+    text, count = re.subn("%b", lambda _: f"${next(numbers)}", statement)
+    connection.execute(f"PREPARE tried AS {text}")
+    given = f"({', '.join(['NULL'] * count)})" if count else ""
+    rows = connection.execute(f"EXPLAIN EXECUTE tried{given}").fetchall()
+    connection.execute("DEALLOCATE tried")
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.parametrize("deep", [False, True], ids=["empty", "deep"])
+def test_every_statement_is_for_an_index(database: Database, deep: bool) -> None:
+    """No statement reads a whole table, neither when PostgreSQL takes the tables for empty nor when it knows their
+    100,000 rows."""
+    import psycopg
+
+    from qs_storage.postgres.links import with_settings
+
+    found = statements()
+    assert len(found) > 60
+    with psycopg.connect(with_settings(database.dsn), autocommit=True) as connection:
+        if deep:
+            fill(connection)
+        plans = {name: plan_of(connection, statement) for name, statement in found.items()}
+    assert {name: plan for name, plan in plans.items() if _WHOLE.search(plan)} == {}
+
+
+_FILL = """
+INSERT INTO qs.messages (queue, id, pushed_at, stored_at, priority, payload)
+SELECT id % 3, id, id, id, 0, '' FROM generate_series(1, 100000) AS id;
+INSERT INTO qs.line (queue, place, id, receives, size)
+SELECT queue, id, id, 0, 0 FROM qs.messages WHERE id % 2 = 0;
+INSERT INTO qs.hidden (queue, id, place, until, receives, size, state, held, consumer, seq)
+SELECT queue, id, id, id, 1, 0, 4, false, 'c', 1 FROM qs.messages WHERE id % 2 = 1;
+ANALYZE"""
+
+
+def fill(connection: Any) -> None:
+    """Stores 100,000 messages, of which half are visible."""
+    connection.execute(_FILL)
