@@ -23,6 +23,10 @@ from qs_storage.engine import (
 from qs_storage.remote_engine import Delete, Extend, Operation, Push, Receive, Reject, Release, RemoteQueue, end_all
 
 
+FAR = 1 << 62
+"""The end of each window: microseconds."""
+
+
 @dataclass
 class Kept:
     """A message in memory."""
@@ -67,9 +71,12 @@ class GatheringInMemory:
         """The operations of each call of `submit`."""
         self.known = True
         self.refuses: Callable[[Operation[Any]], StorageError | None] = lambda operation: None
+        self.late = False
+        """True to give messages to receives that are stopped, as if they had come just before."""
         self._mid = 0
         self._pending: list[Operation[Any]] = []
         self._more = threading.Event()
+        self.idle = threading.Event()  # never set: for tests that wait a moment in a thread
         self._ends = False
         for qid in qids:
             self.create(qid, Options(storage=self.name))
@@ -128,7 +135,7 @@ class GatheringInMemory:
 
     def stop(self, operation: Operation[Any]) -> None:
         with self.lock:
-            if operation not in self._pending:
+            if operation not in self._pending or self.late:
                 return
             self._pending.remove(operation)
         operation.succeed([])
@@ -157,7 +164,8 @@ class GatheringInMemory:
     def sweep(self) -> None:
         """Does all operations that were submitted, and ends them together. Receives that wait stay."""
         with self.lock:
-            pending, self._pending = self._pending, []
+            pending = sorted(self._pending, key=lambda operation: isinstance(operation, Receive))
+            self._pending = []
             now = time.monotonic()
             ended = []
             for operation in pending:
@@ -197,7 +205,7 @@ class GatheringInMemory:
 
     def _receive(self, receive: Receive) -> list[Message]:
         found: list[Message] = []
-        if receive.stopped:
+        if receive.stopped and not self.late:
             return found
         kept = [(mid, qid, each) for qid in receive.qids for mid, each in self.queue(qid).kept.items()]
         for mid, qid, each in kept if receive.given else sorted(kept, key=lambda entry: entry[0]):
@@ -207,7 +215,7 @@ class GatheringInMemory:
                 each.hidden, each.held = True, receive.held
                 each.receives += 1
                 payload, headers = each.draft.payload, each.draft.headers
-                found.append(Message(qid, mid, "delivered", each.receives, mid, mid, payload, headers=headers))
+                found.append(Message(qid, mid, "delivered", each.receives, mid, FAR, payload, headers=headers))
         return found
 
     def _held_by(self, qid: str, receipt: Receipt) -> Kept:
