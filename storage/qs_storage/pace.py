@@ -1,5 +1,7 @@
 """How fast a queue hands messages out: at most so many a second."""
 
+from typing import Self
+
 from .engine import SECOND
 
 
@@ -11,8 +13,8 @@ class Pace:
     that was, they are spread evenly over the next: a queue that is always behind hands out as many in any ten seconds
     as ten times the rate, and not a second's worth more.
 
-    Kept in memory only: a restart begins with a new window. Assumes that time does not go back; if it does, a new
-    window begins."""
+    Kept in memory, so that a restart begins with a new window, or by the caller, from `state`. Assumes that time does
+    not go back; if it does, a new window begins."""
 
     __slots__ = ("_begin", "_given", "_length", "_most", "_rate", "_spread")
 
@@ -24,12 +26,29 @@ class Pace:
         self._given = 0
         self._spread = False
 
+    @classmethod
+    def of(cls, rate: float, begin: int, given: int, spread: bool) -> Self:
+        """Makes a pace from the `state` of another."""
+        made = cls()
+        made._set_rate(rate)
+        made._begin, made._given, made._spread = begin, given, spread
+        return made
+
+    @property
+    def state(self) -> tuple[float, int, int, bool]:
+        """What `of` takes: the rate, the beginning of the window, what was handed out in it, and whether the window's
+        messages are spread over it."""
+        return self._rate, self._begin, self._given, self._spread
+
+    def _set_rate(self, rate: float) -> None:
+        self._rate = rate
+        self._most = max(int(rate), 1)
+        self._length = max(round(self._most * SECOND / rate), 1)
+
     def room(self, rate: float, now: int) -> int:
         """Returns how many messages may be handed out now. rate: messages a second; now: microseconds."""
         if rate != self._rate:
-            self._rate = rate
-            self._most = max(int(rate), 1)
-            self._length = max(round(self._most * SECOND / rate), 1)
+            self._set_rate(rate)
             self._begin = self._given = 0
         passed = now - self._begin
         if passed < 0 or passed >= self._length:

@@ -15,7 +15,7 @@ from ..engine import (
 )
 from ..names import check_name, quoted
 from ..policy import is_exhausted, too_old_since
-from . import order
+from . import limits, order
 from .arrays import Int4s, Int8s, Texts
 from .known import FOREVER, IN_FLIGHT, Known, Shared
 from .leaving import Hidden, Leaver, left
@@ -54,11 +54,12 @@ SELECT h.id, h.size, h.receives, h.grp FROM unnest(%b::text[]) AS g (grp) CROSS 
     ORDER BY h.id LIMIT %b::int FOR UPDATE OF h SKIP LOCKED) AS h"""
 _HIDE = """
 WITH gone AS (DELETE FROM qs.line WHERE queue = %b::int AND id = ANY (%b::bigint[]) RETURNING *)
-INSERT INTO qs.hidden (queue, id, place, until, receives, size, state, held, grp, reason, consumer, seq)
-SELECT g.queue, g.id, g.place, %b::bigint, g.receives + 1, g.size, 4, false, g.grp, g.reason, %b::text, %b::int
+INSERT INTO qs.hidden (queue, id, place, until, receives, size, state, held, counted, grp, reason, consumer, seq)
+SELECT g.queue, g.id, g.place, %b::bigint, g.receives + 1, g.size, 4, false, %b::boolean, g.grp, g.reason,
+    %b::text, %b::int
 FROM gone AS g"""
 _CHANGE = """
-UPDATE qs.hidden SET state = 4, receives = receives + 1, consumer = %b::text, seq = %b::int
+UPDATE qs.hidden SET state = 4, receives = receives + 1, counted = %b::boolean, consumer = %b::text, seq = %b::int
 WHERE queue = %b::int AND id = ANY (%b::bigint[])"""
 _MAKE = """
 INSERT INTO qs.claims (queue, consumer, seq, since, size, checksum, mids)
@@ -154,9 +155,12 @@ class PostgresClaims:
             checksum = checksum_of(mids)
             if mids:
                 lined = Int8s(each.mid for each in chosen if not each.waits)
-                tx.ask(_HIDE, [known.number, lined, FOREVER, consumer, seq])
+                counted = known.options.max_in_flight is not None
+                tx.ask(_HIDE, [known.number, lined, FOREVER, counted, consumer, seq])
                 if waiting := Int8s(each.mid for each in chosen if each.waits):
-                    tx.ask(_CHANGE, [consumer, seq, known.number, waiting])
+                    tx.ask(_CHANGE, [counted, consumer, seq, known.number, waiting])
+                for group in {each.group for each in chosen}:
+                    order.touch_taken(tx, known, group)
                 tx.ask(_MAKE, [known.number, consumer, seq, tx.now, size, checksum, Int8s(mids)])
                 tx.count(known, "delivered", len(mids))
                 tx.count(known, "redelivered", sum([each.receives > 0 for each in chosen]))
@@ -305,7 +309,7 @@ def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[_Chosen]:
     """Returns the oldest visible messages within the bounds, locked, in the order of their ids."""
     count, total, after = bounds.most, 0, -1
     if known.options.max_in_flight is not None:
-        count = order.allowance(tx, known, count)
+        count = limits.allowance(tx, known, count)
     since = too_old_since(known.options, tx.now)
     ends = bounds.upto, -1 if since is None else since, tx.now
     chosen: list[_Chosen] = []
@@ -324,7 +328,7 @@ def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[_Chosen]:
             break
         after = page[-1].mid
     if known.options.max_in_flight is not None:
-        order.given(tx, known, len(chosen))
+        limits.given(tx, known, len(chosen))
     return sorted(chosen)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..engine import (
+    SECOND,
     Clock,
     Feature,
     Message,
@@ -20,6 +21,7 @@ from ..names import directory_of
 from ..policy import check_dead_letter, contradiction_in
 from ..remote_engine import Operation, Receive
 from ..settings import storage_in
+from . import order
 from .arrays import Int4s
 from .heartbeat import DatabaseClock, Heartbeat
 from .hints import Hints
@@ -83,13 +85,18 @@ class PostgresEngine:
         self._root = root
         database = DatabaseClock() if now is None else None
         self._shared = Shared(
-            Links(dsn, connections), now or database or clock, self._arrived, self._due, self._end_due
+            Links(dsn, connections),
+            now or database or clock,
+            self._arrived,
+            self._due,
+            self._wake_at,
+            self._end_due,
         )
         self._waiting = Waiting(self._again, self._sooner)
         self._upkeep = Upkeep(self._shared, self._look)
         self._heartbeat = Heartbeat(self._shared, database)
         self._hints = Hints(self._shared, self._heard, self._upkeep.refresh, self._look)
-        self._sweeps = Sweeps(self._shared, connections, self._upkeep.end_due, self._waiting.add)
+        self._sweeps = Sweeps(self._shared, connections, self._end_due, self._waiting.add)
         self._timer_wakes = threading.Event()
         self._closed = False
         self._timer = threading.Thread(target=self._keep_time, name="postgres timer", daemon=True)
@@ -175,6 +182,11 @@ class PostgresEngine:
 
     def _end_due(self, tx: Transaction) -> None:
         self._upkeep.end_due(tx)
+        order.arrange(tx)  # what is visible now may be received in the same transaction
+
+    def _wake_at(self, known: Known, at: int, number: int) -> None:
+        seconds = max(at - self._shared.now(), 0) / SECOND
+        self._waiting.wake_at(known, time.monotonic() + seconds, number)
 
     def _look(self) -> None:
         self._waiting.wake_all()

@@ -41,7 +41,11 @@ def level_of(place: int) -> int:
 
 
 def priority_at(place: int) -> int:
-    return PRIORITIES - 1 - (place >> _NUMBERS)
+    return PRIORITIES - 1 - level_of(place)
+
+
+def number_at(place: int) -> int:
+    return place & ((1 << _NUMBERS) - 1)
 
 
 class Floors:
@@ -104,6 +108,8 @@ class Known:
     counts: Stats = field(default_factory=Stats)
     floors: Floors = field(default_factory=Floors)
     moves: DeadLetterMoves = field(init=False)
+    counts_in_flight: bool = False
+    """True if all messages in flight are marked as counted, as `max_in_flight` needs them."""
 
     def __post_init__(self) -> None:
         self.moves = DeadLetterMoves(self.qid, self.options)
@@ -113,12 +119,14 @@ class Known:
 class Shared:
     """What all parts of the storage have in common. now: the database's time in microseconds; arrived: called with
     (queue, the lowest places, how many) when rows have come into a line, after the commit, in any thread; due: called
-    with the end of what was hidden, after the commit; end_due: called within a transaction, ends what is due."""
+    with the end of what was hidden, after the commit; wake_at: called with (queue, time, how many) when a rate will let
+    messages out, after the commit; end_due: called within a transaction, ends what is due."""
 
     links: Links
     now: Clock
     arrived: Callable[[Known, Collection[int], int], None]
     due: Callable[[int], None]
+    wake_at: Callable[[Known, int, int], None]
     end_due: "Callable[[Transaction], object]"
     server: int = 0
     """This server's number in the table `servers`."""
@@ -128,6 +136,19 @@ class Shared:
     """The same queues by their numbers."""
     counting: threading.Lock = field(default_factory=threading.Lock)
     """Held while counts of queues change."""
+    behind: dict[tuple[Known, str], int] = field(default_factory=dict)
+    """Groups that have to be put right soon, see `order.py`, each with a number that grows when it is noted again."""
+
+    def fall_behind(self, groups: Iterable[tuple[Known, str]]) -> None:
+        """Notes groups that have to be put right soon."""
+        for group in groups:
+            self.behind[group] = self.behind.get(group, 0) + 1
+
+    def caught_up(self, groups: Mapping[tuple[Known, str], int]) -> None:
+        """Notes groups that were put right, as they were in `behind` before."""
+        for group, number in groups.items():
+            if self.behind.get(group) == number:
+                self.behind.pop(group, None)
 
     def known(self, qid: str) -> Known:
         """Returns a queue. NoSuchQueueError."""

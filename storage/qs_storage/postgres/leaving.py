@@ -25,7 +25,7 @@ RETURNING id, place, size, grp, reason"""
 
 
 class Leaver(NamedTuple):
-    """A message that leaves its queue. grp, ukey: as in its row of `messages`."""
+    """A message that leaves its queue. grp: as in its row of the line or of `hidden`; ukey: as in `messages`."""
 
     known: Known
     mid: int
@@ -93,7 +93,7 @@ def left(tx: Transaction, leavers: Sequence[Leaver]) -> None:
     """Draws the consequences after messages were removed. psycopg.Error."""
     if keyed := [(each.known.number, each.ukey, each.mid) for each in leavers if each.ukey is not None]:
         tx.ask(_FREE, columns(keyed, (Int4s, Texts, Int8s)))
-    if grouped := [(each.known, each.grp) for each in leavers if each.grp is not None]:
-        order.promote(tx, grouped)
+    for each in leavers:
+        order.touch_left(tx, each.known, each.grp)
     for known in {each.known for each in leavers if each.known.options.max_in_flight is not None}:
         tx.wake(known)

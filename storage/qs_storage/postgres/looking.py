@@ -17,7 +17,7 @@ from ..engine import (
     Stats,
 )
 from ..policy import too_old_since
-from . import order
+from . import limits, order
 from .arrays import Int2s, Int8s
 from .entering import enter
 from .known import CLAIMED, DELAYED, IN_FLIGHT, PARKED, Known, Shared
@@ -40,9 +40,10 @@ LEFT JOIN qs.hidden AS h ON h.queue = m.queue AND h.id = m.id
 WHERE m.queue = %b::int AND m.id = %b::bigint"""
 _TAKE_ONE = """
 WITH gone AS (DELETE FROM qs.line WHERE queue = %b::int AND id = %b::bigint RETURNING *)
-INSERT INTO qs.hidden (queue, id, place, until, receives, size, server, state, held, grp, reason)
-SELECT g.queue, g.id, g.place, %b::bigint, g.receives + 1, g.size, %b::int, 1, false, g.grp, g.reason FROM gone AS g
-RETURNING until, receives, reason"""
+INSERT INTO qs.hidden (queue, id, place, until, receives, size, server, state, held, counted, grp, reason)
+SELECT g.queue, g.id, g.place, %b::bigint, g.receives + 1, g.size, %b::int, 1, false, %b::boolean, g.grp, g.reason
+FROM gone AS g
+RETURNING until, receives, reason, grp"""
 _LIST = """
 SELECT u.id FROM (
     (SELECT id FROM qs.line WHERE queue = %b::int AND id > %b::bigint AND %b::boolean AND receives <= %b::int
@@ -105,13 +106,15 @@ def list_mids(shared: Shared, known: Known, state: State, count: int, after: int
 
 
 def stats(shared: Shared, known: Known) -> Stats:
-    """Implements `Queue.stats`, without `limited`. Reads the whole line, and all that is hidden. UnavailableError."""
+    """Implements `Queue.stats`. Reads the whole line, and all that is hidden. UnavailableError."""
 
-    def step(tx: Transaction) -> list[Row]:
+    def step(tx: Transaction) -> tuple[list[Row], str]:
         shared.end_due(tx)
-        return tx.rows(_STATS, [known.number] * 3)
+        found = tx.rows(_STATS, [known.number] * 3)
+        is_visible = any(count for state, count, _, _ in found if state in (0, PARKED))
+        return found, limits.limited(tx, known) if is_visible else ""
 
-    found = run(shared, step)
+    found, limited = run(shared, step)
     by_state = {state: (count, new, size or 0) for state, count, new, size in found}
     _, stored_at, _ = by_state.pop(_FIRST, (0, None, 0))
     count = {state: each[0] for state, each in by_state.items()}
@@ -124,6 +127,7 @@ def stats(shared: Shared, known: Known) -> Stats:
         bytes=sum([each[2] for each in by_state.values()]),
         oldest=None if stored_at is None else max(shared.now() - stored_at, 0),
         storage=known.options.storage,
+        limited=limited,
     )
 
 
@@ -170,18 +174,20 @@ def _get(tx: Transaction, known: Known, mid: int, peek: bool, visibility: int | 
         message.status, message.visible_at = "ready", None
         if peek:
             return message
-        paced = known.options.max_in_flight is not None or known.options.rate is not None
-        if paused or known.options.paused or state == PARKED or (paced and not order.allowance(tx, known, 1)):
+        paced = limits.is_limited(known)
+        if paused or known.options.paused or state == PARKED or (paced and not limits.allowance(tx, known, 1)):
             message.payload, message.headers = None, ()  # nothing is given out, and still shown
             return message
         window = known.options.visibility if visibility is None else visibility
-        taken = tx.rows(_TAKE_ONE, [known.number, mid, tx.now + window, tx.shared.server])
+        counted = known.options.max_in_flight is not None
+        taken = tx.rows(_TAKE_ONE, [known.number, mid, tx.now + window, tx.shared.server, counted])
         if not taken:
             continue  # another receive was faster
         if paced:
-            order.given(tx, known, 1)
+            limits.given(tx, known, 1)
         message.status = "delivered"
-        message.visible_at, message.receives, message.reason = taken[0]
+        message.visible_at, message.receives, message.reason, group = taken[0]
+        order.touch_taken(tx, known, group)
         tx.due(tx.now + window)
         tx.count(known, "delivered")
         if message.receives > 1:

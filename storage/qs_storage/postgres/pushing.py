@@ -9,7 +9,8 @@ from ..policy import PLAIN
 from ..remote_engine import Push
 from . import order
 from .arrays import Array, Blobs, Int2s, Int4s, Int8s, Texts, columns
-from .known import DELAYED, FOREVER, PARKED, PLAIN_PLACE, Known, place_of
+from .known import DELAYED, FOREVER, PLAIN_PLACE, Known, place_of
+from .line import HIDDEN_AS, HIDE, LINE_UP, LINED_AS
 from .transaction import Transaction
 
 if TYPE_CHECKING:
@@ -49,19 +50,8 @@ KEEP = """
 INSERT INTO qs.messages (queue, id, pushed_at, stored_at, expires_at, priority, grp, ukey, headers, payload)
 SELECT * FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::smallint[], %b::text[],
     %b::text[], %b::bytea[], %b::bytea[])"""
-LINE_UP = """
-INSERT INTO qs.line (queue, place, id, receives, size, grp, reason)
-SELECT * FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::text[], %b::text[])"""
-HIDE = """
-INSERT INTO qs.hidden (queue, id, place, until, receives, size, state, held, grp, reason)
-SELECT u.queue, u.id, u.place, u.until, u.receives, u.size, u.state, false, u.grp, u.reason
-FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::smallint[], %b::text[],
-    %b::text[]) AS u (queue, id, place, until, receives, size, state, grp, reason)"""
-
 KEPT_AS: tuple[type[Array], ...] = (Int4s, Int8s, Int8s, Int8s, Int8s, Int2s, Texts, Texts, Blobs, Blobs)
-LINED_AS: tuple[type[Array], ...] = (Int4s, Int8s, Int8s, Int4s, Int4s, Texts, Texts)
-HIDDEN_AS: tuple[type[Array], ...] = (Int4s, Int8s, Int8s, Int8s, Int4s, Int4s, Int2s, Texts, Texts)
-"""The types of the columns of KEEP, LINE_UP and HIDE."""
+"""The types of the columns of KEEP."""
 
 
 class New(NamedTuple):
@@ -215,18 +205,17 @@ def store(tx: Transaction, new: Sequence[New]) -> None:
 def line_up(tx: Transaction, new: Sequence[New], reasons: Sequence[str | None] = ()) -> None:
     """Puts messages whose rows in `messages` are there into the line, or hides them: those with a delay, and those that
     wait for others of their group. reasons: one for each, empty for none. psycopg.Error."""
-    states, numbers = order.admit(tx, new)
     lined, hidden = [], []
-    for each, state, number, reason in zip(new, states, numbers, reasons or [None] * len(new), strict=True):
+    for each, reason in zip(new, reasons or [None] * len(new), strict=True):
         known, mid, draft, _, size = each
-        group, place = draft.group or None, place_of(draft.priority, number)
-        if draft.delay and state != PARKED:
+        group, place = order.group_of(known, draft.group, draft.priority), place_of(draft.priority, mid)
+        if draft.delay:
             hidden.append((known.number, mid, place, tx.now + draft.delay, 0, size, DELAYED, group, reason))
             tx.due(tx.now + draft.delay)
-        elif state == PARKED:
-            hidden.append((known.number, mid, place, FOREVER, 0, size, PARKED, group, reason))
+        elif group is not None:
+            order.enter(tx, known, group, order.Entrant(mid, draft.priority, size, reason))
         else:
-            lined.append((known.number, place, mid, 0, size, group, reason))
+            lined.append((known.number, place, mid, 0, size, None, reason))
             tx.arrive(known, place)
     if lined:
         tx.ask(LINE_UP, columns(lined, LINED_AS))

@@ -77,6 +77,7 @@ CREATE TABLE qs.hidden (
     seq int,
     state smallint NOT NULL,
     held boolean NOT NULL,
+    counted boolean NOT NULL DEFAULT false,
     grp text COLLATE "C",
     reason text,
     consumer text COLLATE "C",
@@ -84,7 +85,8 @@ CREATE TABLE qs.hidden (
 ) WITH ({_QUEUE_TABLE});
 CREATE INDEX hidden_until ON qs.hidden (until);
 CREATE INDEX hidden_held ON qs.hidden (server) WHERE held;
-CREATE INDEX hidden_group ON qs.hidden (queue, grp, place) WHERE grp IS NOT NULL;
+CREATE INDEX hidden_group ON qs.hidden (queue, grp, state, id) WHERE grp IS NOT NULL;
+CREATE INDEX hidden_counted ON qs.hidden (queue) WHERE counted;
 CREATE INDEX hidden_claim ON qs.hidden (queue, consumer, seq, id) WHERE consumer IS NOT NULL;
 
 CREATE TABLE qs.keys (
@@ -100,7 +102,8 @@ CREATE TABLE qs.paces (
     queue int PRIMARY KEY,
     begin bigint NOT NULL,
     given int NOT NULL,
-    spread boolean NOT NULL
+    spread boolean NOT NULL,
+    rate float8 NOT NULL
 ) WITH (fillfactor = 50, {_QUEUE_TABLE});
 
 CREATE TABLE qs.claims (

@@ -12,11 +12,12 @@ from ..engine import (
 )
 from ..policy import backoff_of, is_exhausted, too_old_since
 from ..remote_engine import Delete, Extend, Reject, Release
+from . import order
 from .arrays import Bools, Int2s, Int4s, Int8s, Texts, columns
-from .known import CLAIMED, DELAYED, IN_FLIGHT, Known
+from .known import CLAIMED, DELAYED, FOREVER, IN_FLIGHT, PARKED, Known
 from .leaving import Hidden, Leaver, drop, left
 from .letters import bury
-from .pushing import LINE_UP, LINED_AS
+from .line import LINE_UP, LINED_AS
 from .transaction import Transaction
 
 Settle = Release | Reject | Extend
@@ -71,7 +72,8 @@ _SHOW = """
 DELETE FROM qs.hidden AS h USING unnest(%b::int[], %b::bigint[]) AS u (queue, id)
 WHERE h.queue = u.queue AND h.id = u.id"""
 _CHANGE = """
-UPDATE qs.hidden AS h SET until = u.until, receives = u.receives, state = u.state, held = u.held, reason = u.reason
+UPDATE qs.hidden AS h SET until = u.until, receives = u.receives, state = u.state, held = u.held, reason = u.reason,
+    counted = h.counted AND u.state IN (1, 4)
 FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::int[], %b::smallint[], %b::boolean[], %b::text[])
     AS u (queue, id, until, receives, state, held, reason)
 WHERE h.queue = u.queue AND h.id = u.id"""
@@ -88,14 +90,23 @@ class Settlement:
         self._dropped: list[Leaver] = []
 
     def show(self, row: Hidden, receives: int, reason: str | None) -> None:
-        """Puts a message back into the line."""
-        self._shown.append((row, receives, reason))
+        """Puts a message back into the line, or among those that wait for others of its group."""
+        if row.grp is None:
+            self._shown.append((row, receives, reason))
+        else:
+            self._changed.append((row.queue, row.mid, FOREVER, receives, PARKED, False, reason))
+            order.touch(self._tx, self._tx.shared.numbers[row.queue], row.grp)
 
     def hide(self, row: Hidden, until: int, receives: int, state: int, reason: str | None) -> None:
         """Keeps a message hidden until another time."""
         held = row.held and state == IN_FLIGHT
         self._changed.append((row.queue, row.mid, until, receives, state, held, reason))
         self._tx.due(until)
+        if state != row.state:
+            known = self._tx.shared.numbers[row.queue]
+            order.touch_left(self._tx, known, row.grp)
+            if known.options.max_in_flight is not None:
+                self._tx.wake(known)
 
     def drop(self, row: Hidden) -> None:
         """Removes a message."""

@@ -1,51 +1,68 @@
 """Receives of one sweep: those of one queue are one statement, and share what it finds."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..engine import Message, NoSuchQueueError, Origin
 from ..headers import unpack_headers
 from ..policy import too_old_since
 from ..remote_engine import Receive
-from . import order
-from .arrays import Int4s, Int8s, columns
-from .known import LEVELS, Known, Shared, priority_at
+from . import limits, order
+from .arrays import Bools, Int4s, Int8s, columns
+from .known import FOREVER, LEVELS, PARKED, Known, Shared, priority_at
 from .leaving import Leaver, drop
+from .line import HIDDEN_AS, HIDE, LINE_UP, LINED_AS
 from .links import Row
-from .pushing import LINE_UP, LINED_AS
 from .transaction import Transaction
 
 _MOST = 2000
 """Messages of one statement."""
+_ROUNDS = 100
+"""How often a receive looks at the line again, because it has taken messages of groups that have more."""
+_GROUP = 15
+"""The column with the group as it is in the line. Message.group is that of the push."""
+_RANGES_AS = (Int4s, Int8s, Int8s, Int8s, Int4s, Bools, Int4s)
 _HIGHS = [*LEVELS[1:], 1 << 62]
 _TAKE_HEAD = """
 WITH taken AS MATERIALIZED (
-    SELECT l.*, s.until FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bigint[], %b::int[])
-        AS s (queue, low, high, until, turn)
+    SELECT l.*, s.until, s.queue, s.counted, s.most
+    FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bigint[], %b::int[], %b::boolean[], %b::int[])
+        AS s (queue, low, high, until, turn, counted, most)
     CROSS JOIN LATERAL (
         SELECT x.ctid AS row, x.place, x.size FROM qs.line AS x
         WHERE x.queue = s.queue AND x.place >= s.low AND x.place < s.high
             AND EXISTS (SELECT FROM qs.queues AS q WHERE q.queue = s.queue AND NOT q.paused)
         ORDER BY x.place LIMIT %b::int FOR UPDATE OF x SKIP LOCKED) AS l"""
-_TAKE_TAIL = """
+_FIT = """
     LIMIT %b::int),
 fit AS (
     SELECT *, sum(size) OVER w AS total, row_number() OVER w AS number FROM taken
     WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING)),
 gone AS (
-    DELETE FROM qs.line AS x USING fit AS f WHERE x.ctid = f.row AND (f.number = 1 OR f.total <= %b::bigint)
-    RETURNING x.queue, x.id, x.place, x.receives + 1 AS receives, x.size, x.grp, x.reason, f.until),
+    DELETE FROM qs.line AS x USING fit AS f WHERE x.ctid = f.row AND (f.number = 1 OR f.total <= %b::bigint)"""
+_FIT_EACH = """
+    LIMIT %b::int),
+fit AS (
+    SELECT *, sum(size) OVER w AS total, row_number() OVER w AS number,
+        row_number() OVER (PARTITION BY queue ORDER BY place) AS nth FROM taken
+    WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING)),
+gone AS (
+    DELETE FROM qs.line AS x USING fit AS f
+    WHERE x.ctid = f.row AND (f.number = 1 OR f.total <= %b::bigint) AND f.nth <= f.most"""
+_TAKE_TAIL = """
+    RETURNING x.queue, x.id, x.place, x.receives + 1 AS receives, x.size, x.grp, x.reason, f.until, f.counted),
 hid AS (
-    INSERT INTO qs.hidden (queue, id, place, until, receives, size, server, state, held, grp, reason)
-    SELECT g.queue, g.id, g.place, g.until, g.receives, g.size, %b::int, 1, %b::boolean, g.grp, g.reason FROM gone AS g)
+    INSERT INTO qs.hidden (queue, id, place, until, receives, size, server, state, held, counted, grp, reason)
+    SELECT g.queue, g.id, g.place, g.until, g.receives, g.size, %b::int, 1, %b::boolean, g.counted, g.grp, g.reason
+    FROM gone AS g)
 SELECT g.queue, g.id, g.place, g.until, g.receives, g.size, g.reason, m.pushed_at, m.stored_at, m.expires_at,
-    m.grp, m.ukey, m.origin, m.headers, m.payload
+    m.grp, m.ukey, m.origin, m.headers, m.payload, g.grp
 FROM gone AS g JOIN qs.messages AS m ON m.queue = g.queue AND m.id = g.id"""
-_TAKE = _TAKE_HEAD + _TAKE_TAIL
+_TAKE = _TAKE_HEAD + _FIT + _TAKE_TAIL
 """For one queue: what is read first is taken, and nothing more is read."""
-_TAKE_OLDEST = _TAKE_HEAD + "\n    ORDER BY s.turn, l.place" + _TAKE_TAIL
-"""For several: some are read of each, and the first of all are taken."""
+_TAKE_OLDEST = _TAKE_HEAD + "\n    ORDER BY s.turn, l.place" + _FIT_EACH + _TAKE_TAIL
+"""For several: some are read of each, and the first of all are taken, of each queue no more than its limits let out."""
 _PUT_BACK = """
 DELETE FROM qs.hidden AS h USING unnest(%b::int[], %b::bigint[]) AS u (queue, id)
 WHERE h.queue = u.queue AND h.id = u.id"""
@@ -61,6 +78,7 @@ class _Taking:
         self.given = first.given
         self.operations: list[Receive] = []
         self.found: list[Row] = []
+        self.handed: dict[Known, int] = {}
 
 
 def take(tx: Transaction, receives: Sequence[Receive]) -> None:
@@ -80,6 +98,7 @@ def take(tx: Transaction, receives: Sequence[Receive]) -> None:
         wanted = (*operation.qids, operation.visibility, operation.held, operation.given)
         taking = takings.setdefault(wanted, _Taking(queues, operation))
         taking.operations.append(operation)
+    limits.lock(tx, {known for taking in takings.values() for known in taking.queues})
     for taking in takings.values():
         _take(tx, taking)
 
@@ -88,53 +107,66 @@ def _take(tx: Transaction, taking: _Taking) -> None:
     operations = taking.operations
     wanted = min(sum([operation.count for operation in operations]), _MOST)
     room = sum([operation.max_bytes for operation in operations])
-    while wanted > 0:
-        found, over = _read(tx, taking, wanted, room)
+    rooms = {known: limits.allowance(tx, known, wanted) for known in taking.queues if limits.is_limited(known)}
+    for _ in range(_ROUNDS):
+        found, over = _read(tx, taking, wanted, room, rooms)
         taking.found += found
-        if not over:
-            break
-        drop(tx, [_leaver(tx.shared, row) for row in over])
-        for row in over:
-            tx.count(tx.shared.numbers[row[0]], "retired")
         wanted -= len(found)
+        room -= sum([row[5] for row in found])
+        for row in found:
+            known = tx.shared.numbers[row[0]]
+            order.touch_taken(tx, known, row[_GROUP])
+            if known in rooms:
+                rooms[known] -= 1
+        if over:
+            drop(tx, [_leaver(tx.shared, row) for row in over])
+            for row in over:
+                tx.count(tx.shared.numbers[row[0]], "retired")
+        # The next messages of the groups may go too.
+        more = order.arrange(tx, patient=bool(over)) or over or (found and rooms and len(taking.queues) > 1)
+        if not more or wanted <= 0 or room <= 0:
+            break
     _hand_out(tx, taking)
+    for known in rooms:
+        limits.given(tx, known, taking.handed.get(known, 0))
 
 
-def _read(tx: Transaction, taking: _Taking, wanted: int, room: int) -> tuple[list[Row], list[Row]]:
-    """Takes messages out of the line. Returns those that may be handed out in their order, and those that are over."""
-    limited = [known for known in taking.queues if known.options.max_in_flight or known.options.rate]
-    for known in limited:
-        wanted = min(wanted, order.allowance(tx, known, wanted))
-    if wanted <= 0:
-        return [], []
-    read = _ask(tx, taking, wanted, room)
-    found: list[Row] = []
-    over: list[Row] = []
-    for row in read:
-        since = too_old_since(tx.shared.numbers[row[0]].options, tx.now)
-        is_over = (row[9] is not None and row[9] <= tx.now) or (since is not None and row[8] <= since)
-        (over if is_over else found).append(row)
-    for known in limited:
-        order.given(tx, known, sum([row[0] == known.number for row in found]))
-    return found, over
-
-
-def _ask(tx: Transaction, taking: _Taking, wanted: int, room: int) -> list[Row]:
-    """Takes messages out of the lines of some queues, in their order."""
-    ranges: list[tuple[int, int, int, int, int]] = []
+def _ranges(
+    tx: Transaction, taking: _Taking, wanted: int, rooms: Mapping[Known, int]
+) -> tuple[list[tuple[int, int, int, int, int, bool, int]], list[Known]]:
+    """Returns which parts of the line have to be read, each with what the statement has to know of its queue, and the
+    queues whose whole line is read. rooms: how many the limits of queues let out."""
+    ranges: list[tuple[int, int, int, int, int, bool, int]] = []
     wholes: list[Known] = []
-    changes = {known: known.floors.changes for known in taking.queues}
     for turn, known in enumerate(taking.queues):
-        until = tx.now + (known.options.visibility if taking.visibility is None else taking.visibility)
+        options = known.options
+        most = min(wanted, rooms.get(known, wanted))
+        if most <= 0:
+            continue
+        until = tx.now + (options.visibility if taking.visibility is None else taking.visibility)
+        counted = options.max_in_flight is not None
         lows, whole = known.floors.ranges(tx.arrived.get(known, {}))
         if whole:
             wholes.append(known)
         for low, high in zip(lows, _HIGHS, strict=True):
-            ranges.append((known.number, low, high, until, turn if taking.given else 0))
+            ranges.append((known.number, low, high, until, turn if taking.given else 0, counted, most))
+    return ranges, wholes
+
+
+def _read(
+    tx: Transaction, taking: _Taking, wanted: int, room: int, rooms: Mapping[Known, int]
+) -> tuple[list[Row], list[Row]]:
+    """Takes messages out of the line. rooms: how many the limits of queues let out. Returns those that may be handed
+    out in their order, and those that are over."""
+    changes = {known: known.floors.changes for known in taking.queues}
+    ranges, wholes = _ranges(tx, taking, wanted, rooms)
+    if not ranges:
+        return [], []
+    wanted = min(wanted, sum([rooms.get(known, wanted) for known in taking.queues]))
     began = time.monotonic()
-    statement = _TAKE_OLDEST if len(taking.queues) > 1 else _TAKE
-    bounds = (wanted, wanted, room, tx.shared.server, taking.held)
-    read = tx.rows(statement, [*columns(ranges, (Int4s, Int8s, Int8s, Int8s, Int4s)), *bounds])
+    parameters = [*columns(ranges, _RANGES_AS), wanted, wanted, room, tx.shared.server, taking.held]
+    statement = _TAKE if len(taking.queues) == 1 else _TAKE_OLDEST
+    read = tx.rows(statement, parameters)
     seconds = time.monotonic() - began
     turns = {known.number: turn if taking.given else 0 for turn, known in enumerate(taking.queues)}
     read.sort(key=lambda row: (turns[row[0]], row[2]))
@@ -149,11 +181,21 @@ def _ask(tx: Transaction, taking: _Taking, wanted: int, room: int) -> list[Row]:
             known.floors.taken(gone, changes[known])
 
     tx.later(note)
-    return read
+    found: list[Row] = []
+    over: list[Row] = []
+    for row in read:
+        (over if _is_over(tx.shared.numbers[row[0]], row, tx.now) else found).append(row)
+    return found, over
+
+
+def _is_over(known: Known, row: Row, now: int) -> bool:
+    """Tells whether a message is not handed out any more, because of its own end or its queue's retention."""
+    since = too_old_since(known.options, now)
+    return (row[9] is not None and row[9] <= now) or (since is not None and row[8] <= since)
 
 
 def _leaver(shared: Shared, row: Row) -> Leaver:
-    return Leaver(shared.numbers[row[0]], row[1], row[10], row[11])
+    return Leaver(shared.numbers[row[0]], row[1], row[_GROUP], row[11])
 
 
 def _hand_out(tx: Transaction, taking: _Taking) -> None:
@@ -169,6 +211,7 @@ def _hand_out(tx: Transaction, taking: _Taking) -> None:
                 break
             known = tx.shared.numbers[row[0]]
             messages.append(message_of(known, row))
+            taking.handed[known] = taking.handed.get(known, 0) + 1
             tx.count(known, "delivered")
             if row[4] > 1:
                 tx.count(known, "redelivered")
@@ -176,12 +219,28 @@ def _hand_out(tx: Transaction, taking: _Taking) -> None:
             at += 1
         if messages:
             tx.results.append((operation, messages))
-    if left := found[at:]:
-        tx.ask(_PUT_BACK, columns([row[:2] for row in left], (Int4s, Int8s)))
-        lined = [(row[0], row[2], row[1], row[4] - 1, row[5], row[10], row[6]) for row in left]
+    if at < len(found):
+        _put_back(tx, found[at:])
+
+
+def _put_back(tx: Transaction, rows: Sequence[Row]) -> None:
+    """Makes messages visible again that were taken, and fit into no answer."""
+    tx.ask(_PUT_BACK, columns([row[:2] for row in rows], (Int4s, Int8s)))
+    lined, hidden = [], []
+    for row in rows:
+        queue, mid, place, _, receives, size, reason = row[:7]
+        known, group = tx.shared.numbers[queue], row[_GROUP]
+        if group is not None and order.most_of(known, group) > 1:  # the next one of the group may be in the line
+            hidden.append((queue, mid, place, FOREVER, receives - 1, size, PARKED, group, reason))
+            order.touch(tx, known, group)
+        else:
+            lined.append((queue, place, mid, receives - 1, size, group, reason))
+            tx.arrive(known, place)
+    if lined:
         tx.ask(LINE_UP, columns(lined, LINED_AS))
-        for row in left:
-            tx.arrive(tx.shared.numbers[row[0]], row[2])
+    if hidden:
+        tx.ask(HIDE, columns(hidden, HIDDEN_AS))
+        order.arrange(tx, patient=False)
 
 
 def message_of(known: Known, row: Row) -> Message:

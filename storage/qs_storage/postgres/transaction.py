@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from ..remote_engine import Operation, end_all
+from . import order
 from .known import Known, Shared, level_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ class Transaction:
     be repeated with another object. Assumes one thread, and that each statement is a constant: values of clients are
     parameters."""
 
-    __slots__ = ("_brought", "_counted", "_due", "_later", "_pipeline", "arrived", "made", "now", "results", "shared")
+    __slots__ = (
+        "_brought", "_counted", "_due", "_later", "_pipeline", "arrived", "groups", "made", "now", "results", "shared",
+    )  # fmt: skip
 
     def __init__(self, pipeline: "Pipeline", shared: Shared) -> None:
         self._pipeline = pipeline
@@ -31,6 +34,8 @@ class Transaction:
         """Operations that end, with their results or errors."""
         self.made: dict[str, Known] = {}
         """The queues that this transaction has made, or found to be new."""
+        self.groups: dict[order.Group, list[order.Entrant]] = {}
+        """Groups that have to be put right before the commit, with their new messages: see `order.py`."""
         self.arrived: dict[Known, dict[int, int]] = {}
         """The lowest places of rows that have come into lines, by priority: see `level_of`. Empty for a queue whose
         limits may let more out."""
@@ -97,7 +102,9 @@ def run_on(link: "Link", shared: Shared, step: Callable[[Transaction], T]) -> T:
 
     def begun(pipeline: "Pipeline") -> tuple[Transaction, T]:
         transaction = Transaction(pipeline, shared)
-        return transaction, step(transaction)
+        result = step(transaction)
+        order.arrange(transaction)
+        return transaction, result
 
     transaction, result = link.transact(begun)
     transaction.settle()
@@ -109,7 +116,9 @@ def run(shared: Shared, step: Callable[[Transaction], T]) -> T:
 
     def begun(pipeline: "Pipeline") -> tuple[Transaction, T]:
         transaction = Transaction(pipeline, shared)
-        return transaction, step(transaction)
+        result = step(transaction)
+        order.arrange(transaction)
+        return transaction, result
 
     transaction, result = shared.links.run(begun)
     transaction.settle()

@@ -12,6 +12,11 @@ from typing import TYPE_CHECKING
 
 from ..engine import SECOND, StorageError, UnavailableError
 from ..policy import too_old_since
+<<<<<<< HEAD
+=======
+from . import order
+from .arrays import Int4s
+>>>>>>> 5dc22dd0 (Groups, limits and rates of the storage postgres)
 from .known import Known, Shared, options_from
 from .leaving import Leaver, drop
 from .links import Link
@@ -150,7 +155,12 @@ class Upkeep:
 
     def end_due(self, tx: Transaction, most: int = _SLICE) -> bool:
         """Ends what is due. Returns True if there may be more. psycopg.Error."""
+<<<<<<< HEAD
         if not self._is_due():
+=======
+        order.catch_up(tx)
+        if tx.now < self.next_due and time.monotonic() < self._whole_at:
+>>>>>>> 5dc22dd0 (Groups, limits and rates of the storage postgres)
             return False
         whole = time.monotonic() >= self._whole_at
         began, dues = time.monotonic(), self._dues
@@ -241,6 +251,8 @@ class Upkeep:
             if known is None:
                 known = Known(number, qid, read)
             elif known.options != read:
+                if known.options.max_in_flight is None:
+                    known.counts_in_flight = False
                 for name in read.__dataclass_fields__:
                     setattr(known.options, name, getattr(read, name))
                 known.floors.forget()

@@ -32,6 +32,7 @@ class Waiting:
         self._ends: list[tuple[float, int, Receive]] = []
         self._number = count()
         self._arrivals: dict[str, int] = {}
+        self._wakes: dict[Known, tuple[float, int]] = {}
 
     def begin(self, operation: Receive) -> None:
         """Notes the counts of arrivals before a receive is tried, for `add`."""
@@ -76,6 +77,13 @@ class Waiting:
         if woken:
             self._again(woken)
 
+    def wake_at(self, known: Known, at: float, number: int) -> None:
+        """Tries the first receives of a queue again at a time of the monotonic clock. number: see `wake`."""
+        with self._lock:
+            if known not in self._wakes or at < self._wakes[known][0]:
+                self._wakes[known] = at, number
+        self._sooner()
+
     def wake_all(self) -> None:
         """Tries all receives again: something may have come that nobody has told."""
         with self._lock:
@@ -118,15 +126,18 @@ class Waiting:
 
     @property
     def next_end(self) -> float | None:
-        """When the next wait is over, by the monotonic clock."""
-        ends = self._ends
-        return ends[0][0] if ends else None
+        """When the next wait is over, or `wake_at` is due, by the monotonic clock."""
+        with self._lock:
+            return min([end[0] for end in self._ends[:1]] + [at for at, _ in self._wakes.values()], default=None)
 
     def tick(self) -> None:
-        """Ends the receives whose time is over."""
+        """Ends the receives whose time is over, and does what `wake_at` has noted for now."""
         over: list[Receive] = []
         now = time.monotonic()
         with self._lock:
+            due = [(known, number) for known, (at, number) in self._wakes.items() if at <= now]
+            for known, _ in due:
+                del self._wakes[known]
             while self._ends and (self._ends[0][0] <= now or self._ends[0][2] not in self._waits):
                 operation = heapq.heappop(self._ends)[2]
                 if operation in self._waits and operation.deadline <= now:
@@ -134,6 +145,8 @@ class Waiting:
                     self._orders.pop(operation, None)
                     over.append(operation)
         self._end(over)
+        for known, number in due:
+            self.wake(known, number)
 
     def close(self) -> None:
         with self._lock:
