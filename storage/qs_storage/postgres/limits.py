@@ -22,7 +22,7 @@ _COUNT_IN = "UPDATE qs.hidden SET counted = true WHERE queue = %b::int AND state
 _PACE = "SELECT rate, begin, given, spread FROM qs.paces WHERE queue = %b::int"
 _KEEP = """
 INSERT INTO qs.paces AS p (queue, rate, begin, given, spread)
-VALUES (%b::int, %b::float8, %b::bigint, %b::int, %b::boolean)
+VALUES (%b::int, %b::text::float8, %b::bigint, %b::int, %b::boolean)
 ON CONFLICT (queue) DO UPDATE SET rate = excluded.rate, begin = excluded.begin, given = excluded.given,
     spread = excluded.spread"""
 _ANY_VISIBLE = "SELECT 1 FROM qs.line WHERE queue = %b::int LIMIT 1"
@@ -53,7 +53,7 @@ def allowance(tx: "Transaction", known: Known, count: int) -> int:
         before = pace.state
         count = min(count, pace.room(options.rate, now))
         if pace.state != before:
-            tx.ask(_KEEP, [known.number, *pace.state])
+            _keep(tx, known, pace)
         if count <= 0:
             _wake(tx, known, pace)
     return max(count, 0)
@@ -66,7 +66,7 @@ def given(tx: "Transaction", known: Known, count: int) -> None:
     pace, now = _pace(tx, known)
     pace.room(known.options.rate, now)
     pace.count(count)
-    tx.ask(_KEEP, [known.number, *pace.state])
+    _keep(tx, known, pace)
     if not pace.room(known.options.rate, now):
         _wake(tx, known, pace)  # nobody else asks, if others wait already
 
@@ -98,6 +98,11 @@ def _pace(tx: "Transaction", known: Known) -> tuple[Pace, int]:
     begin = pace.state[1]
     # The clocks of two servers differ by some milliseconds: time must not seem to go back.
     return pace, begin if now < begin < now + SECOND else now
+
+
+def _keep(tx: "Transaction", known: Known, pace: Pace) -> None:
+    rate, *state = pace.state
+    tx.ask(_KEEP, [known.number, repr(rate), *state])
 
 
 def _wake(tx: "Transaction", known: Known, pace: Pace) -> None:

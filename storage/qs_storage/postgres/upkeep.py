@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..engine import SECOND, StorageError, UnavailableError
 from ..policy import too_old_since
-<<<<<<< HEAD
-=======
 from . import order
-from .arrays import Int4s
->>>>>>> 5dc22dd0 (Groups, limits and rates of the storage postgres)
 from .known import Known, Shared, options_from
 from .leaving import Leaver, drop
 from .links import Link
@@ -155,12 +151,8 @@ class Upkeep:
 
     def end_due(self, tx: Transaction, most: int = _SLICE) -> bool:
         """Ends what is due. Returns True if there may be more. psycopg.Error."""
-<<<<<<< HEAD
-        if not self._is_due():
-=======
         order.catch_up(tx)
-        if tx.now < self.next_due and time.monotonic() < self._whole_at:
->>>>>>> 5dc22dd0 (Groups, limits and rates of the storage postgres)
+        if not self._is_due():
             return False
         whole = time.monotonic() >= self._whole_at
         began, dues = time.monotonic(), self._dues
