@@ -316,7 +316,7 @@ def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[_Chosen]:
     full = False
     while len(chosen) < count and not full:
         wanted = min(count - len(chosen), _PAGE)
-        page = [_Chosen(*row, False) for row in tx.rows(_NEXT, [known.number, after, *ends, wanted])]
+        page = [_Chosen._make((*row, False)) for row in tx.rows(_NEXT, [known.number, after, *ends, wanted])]
         for each in _with_groups(tx, known, page, [*ends, min(wanted, _FOLLOWERS)]):
             over = bounds.max_bytes is not None and chosen and total + each.size > bounds.max_bytes
             full = bool(over) or len(chosen) == count
@@ -342,5 +342,7 @@ def _with_groups(tx: Transaction, known: Known, page: list[_Chosen], ends: Seque
     out = {row[0] for row in tx.rows(_OUT, [known.number, groups])}
     free = Texts(group for group in groups if group not in out)
     strict = (known.options.group_in_flight or 1) == 1
-    waiting = [_Chosen(*row, True) for row in tx.rows(_WAITING, [free, known.number, strict, *ends])] if free else []
+    waiting = (
+        [_Chosen._make((*row, True)) for row in tx.rows(_WAITING, [free, known.number, strict, *ends])] if free else []
+    )
     return sorted([*[each for each in page if each.group not in out], *waiting])

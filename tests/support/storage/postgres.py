@@ -481,19 +481,16 @@ def most_advanced(standbys: Sequence[Standby]) -> Standby:
 def _calm_upkeep() -> None:
     """Keeps the thread of engines with a clock of tests from ending anything by itself: whoever asks at that very
     moment would miss it. `finish` does the same when a test wants it."""
+    from qs_storage.postgres.heartbeat import DatabaseClock
     from qs_storage.postgres.upkeep import Upkeep
 
     once = Upkeep._once
 
     def calm(upkeep: Upkeep) -> None:
-        if upkeep._clock is not None:
+        if isinstance(upkeep._shared.now, DatabaseClock):
             once(upkeep)
-            return
-        if not upkeep._shared.server:
-            run_on(upkeep._link, upkeep._shared, upkeep._beat)
-        upkeep.read_queues()
-
-    from qs_storage.postgres.transaction import run_on
+        else:
+            upkeep.read_queues()
 
     Upkeep._once = calm
 
