@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Collection
 
 import psycopg
+from psycopg import conninfo
 
 from ..engine import PRIORITIES
 from .known import Known, Shared, level_of
@@ -81,10 +82,9 @@ class Hints:
                 thread.join()
 
     def _connect(self) -> "psycopg.Connection[tuple[object, ...]]":
-        connection = psycopg.connect(self._links.dsn, autocommit=True)
         # A hint need not be durable, and must not wait for a standby.
-        connection.execute("SET synchronous_commit = off")
-        return connection
+        options = f"{conninfo.conninfo_to_dict(self._links.dsn).get('options', '')} -c synchronous_commit=off"
+        return psycopg.connect(conninfo.make_conninfo(self._links.dsn, options=options), autocommit=True)
 
     def _tell(self) -> None:
         connection: psycopg.Connection[tuple[object, ...]] | None = None
@@ -104,7 +104,8 @@ class Hints:
                     connection.execute(_TELL, [f"{self._shared.server} {part}"])
             except psycopg.Error as error:
                 _logger.debug("a hint was not sent: %s", error)
-                connection = None
+                if connection is not None:
+                    connection.close()
                 self._stopping.wait(_PAUSE)
             self._stopping.wait(_INTERVAL)
         if connection is not None:

@@ -22,7 +22,6 @@ from qs_storage.engine import (
 )
 from qs_storage.remote_engine import Delete, Extend, Operation, Push, Receive, Reject, Release, RemoteQueue, end_all
 
-
 FAR = 1 << 62
 """The end of each window: microseconds."""
 
