@@ -119,6 +119,54 @@ def test_claim_leaves_out_uncommitted_receives(claiming: Bench) -> None:
     assert payloads(part(engine)) == [b"3"]
 
 
+def push_of_groups(claiming: Bench, *groups: str) -> list[int]:
+    """Pushes a message of each of these groups, empty for none."""
+    mids = claiming.engine.queue("q").push([Draft(b"x", group=group) for group in groups])
+    claiming.engine.commit()
+    return mids
+
+
+def claimed(claiming: Bench, seq: int, *, count: int = 100) -> list[int]:
+    """Returns the ids of a claim, which may be new."""
+    made = claim(claiming.engine, seq, count=count)
+    return [message.mid for message in part(claiming.engine, seq)] if made.count else []
+
+
+def test_a_group_is_claimed_as_a_whole(claiming: Bench) -> None:
+    """A claim has the messages of a group in their order, and no later claim has some before it has ended."""
+    claiming.queue()
+    mids = push_of_groups(claiming, "a", "b", "a", "", "b", "a")
+    assert claimed(claiming, 1, count=3) == mids[:3]
+    assert claimed(claiming, 2) == [mids[3]]
+    acknowledge(claiming.engine, 1)
+    assert claimed(claiming, 3) == mids[4:]
+    later = push_of_groups(claiming, "a")
+    release(claiming.engine, 3)
+    assert claimed(claiming, 3) == mids[4:] + later
+
+
+def test_a_group_of_which_others_have_messages(claiming: Bench) -> None:
+    """A claim has no message that would overtake another one of its group: one in flight, or one that was given
+    back."""
+    claiming.queue()
+    first, second, other = push_of_groups(claiming, "a", "a", "b")
+    [message] = receive_and_commit(claiming.engine, 1, 10**6)
+    assert (message.mid, claimed(claiming, 1)) == (first, [other])
+    claiming.engine.queue("q").release(Receipt(first), 500)
+    claiming.engine.commit()
+    assert claimed(claiming, 2) == []
+    claiming.clock.now += 500
+    assert claimed(claiming, 2) == [first, second]
+
+
+def test_a_claim_of_a_fair_queue(claiming: Bench) -> None:
+    """Messages without a group do not wait for each other, also where they take turns with groups."""
+    claiming.queue(fair=True)
+    mids = push_of_groups(claiming, "", "a", "", "", "a", "")
+    assert claimed(claiming, 1, count=3) == mids[:3]
+    assert claimed(claiming, 2) == [mids[3], mids[5]]
+
+
 def test_purge_takes_claimed_messages(claiming: Bench, reopened: Reopened) -> None:
     """An operator's purge takes what is in claims too: what is left of them is given, and can be acknowledged."""
     claiming.queue()

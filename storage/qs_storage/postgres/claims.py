@@ -16,7 +16,7 @@ from ..engine import (
 from ..names import check_name, quoted
 from ..policy import is_exhausted, too_old_since
 from . import limits, order
-from .arrays import Int4s, Int8s, Texts
+from .arrays import Bools, Int4s, Int8s, Texts, columns
 from .known import FOREVER, IN_FLIGHT, Known, Shared
 from .leaving import Hidden, Leaver, left
 from .links import Row
@@ -28,7 +28,7 @@ from .transaction import Transaction, run
 _PAGE = 1000
 """Messages that a claim reads at a time."""
 _FOLLOWERS = 100
-"""Messages that a claim takes of one group with each page, at most, beside the first: there may be many groups."""
+"""Messages of one group that are read with its first, at least: more if there are few groups."""
 _LOCK = "SELECT pg_advisory_xact_lock(2, hashtext(%b::text) # %b::int)"
 """The lock of a consumer: two servers must not make one claim twice."""
 _STATE = """
@@ -42,13 +42,16 @@ JOIN qs.messages AS m ON m.queue = l.queue AND m.id = l.id
 WHERE l.queue = %b::int AND l.id > %b::bigint AND l.id <= %b::bigint
     AND m.stored_at > %b::bigint AND (m.expires_at IS NULL OR m.expires_at > %b::bigint)
 ORDER BY l.id LIMIT %b::int FOR UPDATE OF l SKIP LOCKED"""
-_OUT = "SELECT grp FROM qs.hidden WHERE queue = %b::int AND grp = ANY (%b::text[]) AND state IN (1, 4)"
+_OUT = """
+SELECT u.grp FROM unnest(%b::int[], %b::text[]) AS u (queue, grp)
+WHERE EXISTS (SELECT FROM qs.hidden AS h WHERE h.queue = u.queue AND h.grp = u.grp AND h.state IN (1, 4))"""
 _WAITING = """
-SELECT h.id, h.size, h.receives, h.grp FROM unnest(%b::text[]) AS g (grp) CROSS JOIN LATERAL (
+SELECT h.id, h.size, h.receives, h.grp FROM unnest(%b::text[], %b::boolean[]) AS g (grp, strict)
+CROSS JOIN LATERAL (
     SELECT h.id, h.size, h.receives, h.grp FROM qs.hidden AS h
     JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id
     WHERE h.queue = %b::int AND h.grp = g.grp AND h.state = 3
-        AND NOT (%b::boolean AND EXISTS (
+        AND NOT (g.strict AND EXISTS (
             SELECT FROM qs.hidden AS d WHERE d.queue = h.queue AND d.grp = h.grp AND d.state = 2 AND d.id < h.id))
         AND h.id <= %b::bigint AND m.stored_at > %b::bigint AND (m.expires_at IS NULL OR m.expires_at > %b::bigint)
     ORDER BY h.id LIMIT %b::int FOR UPDATE OF h SKIP LOCKED) AS h"""
@@ -317,7 +320,7 @@ def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[_Chosen]:
     while len(chosen) < count and not full:
         wanted = min(count - len(chosen), _PAGE)
         page = [_Chosen._make((*row, False)) for row in tx.rows(_NEXT, [known.number, after, *ends, wanted])]
-        for each in _with_groups(tx, known, page, [*ends, min(wanted, _FOLLOWERS)]):
+        for each in _with_groups(tx, known, page, ends, count - len(chosen)):
             over = bounds.max_bytes is not None and chosen and total + each.size > bounds.max_bytes
             full = bool(over) or len(chosen) == count
             if full:
@@ -332,17 +335,19 @@ def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[_Chosen]:
     return sorted(chosen)
 
 
-def _with_groups(tx: Transaction, known: Known, page: list[_Chosen], ends: Sequence[int]) -> list[_Chosen]:
+def _with_groups(tx: Transaction, known: Known, page: list[_Chosen], ends: Sequence[int], most: int) -> list[_Chosen]:
     """Returns those messages of a page of the line that a claim may have, and with the first of a group those that wait
-    for it: all or none of them are out. Who has locked the first of a group is the only one to hand out others of it.
-    ends: the parameters of _WAITING."""
-    groups = Texts({each.group for each in page if each.group is not None})
+    for it: none while others have messages of the group. Who has locked the first of a group is the only one to hand
+    out others of it. ends: the parameters of _WAITING before the last; most: how many are wanted."""
+    groups = {each.group for each in page if each.group is not None}
     if not groups:
         return page
-    out = {row[0] for row in tx.rows(_OUT, [known.number, groups])}
-    free = Texts(group for group in groups if group not in out)
-    strict = (known.options.group_in_flight or 1) == 1
-    waiting = (
-        [_Chosen._make((*row, True)) for row in tx.rows(_WAITING, [free, known.number, strict, *ends])] if free else []
-    )
+    strict = {group: not order.is_turn(group) for group in groups}
+    asked = [(known.number, group) for group, is_strict in strict.items() if is_strict]
+    out = {row[0] for row in tx.rows(_OUT, columns(asked, (Int4s, Texts)))} if asked else set()
+    free = [(group, strict[group] and order.most_of(known, group) == 1) for group in sorted(groups - out)]
+    waiting: list[_Chosen] = []
+    if free:
+        given = [*columns(free, (Texts, Bools)), known.number, *ends, max(most // len(free), _FOLLOWERS)]
+        waiting = [_Chosen._make((*row, True)) for row in tx.rows(_WAITING, given)]
     return sorted([*[each for each in page if each.group not in out], *waiting])

@@ -88,9 +88,14 @@ def group_of(known: Known, group: str | None, priority: int) -> str | None:
     return f"{_TURN}{priority}" if known.options.fair else None
 
 
+def is_turn(group: str) -> bool:
+    """Tells whether a group stands for messages of a fair queue that have none: these do not wait for each other."""
+    return group.startswith(_TURN)
+
+
 def most_of(known: Known, group: str) -> int:
     """Returns how many messages of a group may be out."""
-    return _ANY if group.startswith(_TURN) else known.options.group_in_flight or 1
+    return _ANY if is_turn(group) else known.options.group_in_flight or 1
 
 
 def enter(tx: "Transaction", known: Known, group: str, entrant: Entrant) -> None:
