@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.storage.calls import WINDOW, configure, fail, listed, next_due
-from support.storage.contract import RemoteAsEngine, needs, unguarded
+from support.storage.contract import has_others, needs
 from support.storage.engines import LOTS, Bench, arrived
 
 from qs_storage.engine import (
@@ -196,12 +196,6 @@ def test_a_dead_letter_queue_that_was_removed(dying: Bench) -> None:
     fail(bench)
     bench.reopen()
     assert [m.payload for m in receive(bench, "dead")] == [b"3"]
-
-
-def has_others(bench: Bench) -> None:
-    """Skips the test for an engine whose queues are all of its own storage: the server looks at those of others."""
-    if isinstance(unguarded(bench), RemoteAsEngine):
-        pytest.skip(f"the engine {bench.engine.name!r} has no queues of another storage")
 
 
 def test_a_dead_letter_queue_of_another_storage(dying: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -112,9 +112,12 @@ class Settlement:
         """Removes a message."""
         self._dropped.append(Leaver(self._tx.shared.numbers[row.queue], row.mid, row.grp, row.ukey))
 
-    def return_(self, row: Hidden, delay: int | None, reason: str | None, *, counts: bool = True) -> int | None:
+    def return_(
+        self, row: Hidden, delay: int | None, reason: str | None, *, counts: bool = True, ended_at: int | None = None
+    ) -> int | None:
         """Decides what becomes of a message that was released, or whose time is over. Returns the time from which it is
-        visible, None for now or never. delay: None for the queue's back-off."""
+        visible, None for now or never. delay: None for the queue's back-off; ended_at: when the time was over, from
+        which a back-off counts, None for now."""
         known, now = self._tx.shared.numbers[row.queue], self._tx.now
         reason = row.reason if reason is None else reason
         receives = row.receives if counts or row.state != IN_FLIGHT else max(row.receives - 1, 0)
@@ -129,11 +132,12 @@ class Settlement:
             return None
         if delay is None:
             delay = backoff_of(known.options, row.mid, receives) if row.state == IN_FLIGHT and counts else 0
-        if delay <= 0:
+        until = delay + (now if ended_at is None else ended_at)
+        if delay <= 0 or until <= now:
             self.show(row, receives, reason)
             return None
-        self.hide(row, now + delay, receives, DELAYED, reason)
-        return now + delay
+        self.hide(row, until, receives, DELAYED, reason)
+        return until
 
     def write(self) -> None:
         """Does what was gathered. psycopg.Error."""
@@ -302,7 +306,7 @@ def end_due(tx: Transaction, since: int, count: int) -> tuple[int, int | None]:
             continue  # of a queue that is being removed
         if row.state == IN_FLIGHT:
             tx.count(known, "expired")
-        settlement.return_(row, None, None)
+        settlement.return_(row, None, None, ended_at=row.until)
     settlement.write()
     if len(due) >= count:
         return len(due), None

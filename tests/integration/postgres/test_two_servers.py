@@ -4,13 +4,14 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pytest
 from support.storage.engines import LOTS, ManualClock
 from support.storage.postgres import Database, engine_on, needs_postgres
 
-from qs_storage.engine import Draft, Options, Receipt, State
+from qs_storage.engine import Draft, Options, Queue, Receipt, State, UnsupportedError
 
 if TYPE_CHECKING:
     from qs_storage.postgres.engine import PostgresEngine
@@ -104,6 +105,13 @@ def test_a_dead_letter_queue_that_another_server_removed(engines: "list[Postgres
     assert first.shared.known("dead").number != removed.number
     [letter] = first.receive(["dead"], 1, None, LOTS)
     assert (letter.payload, letter.reason) == (b"x", "bad")
+
+
+def test_letters_for_a_queue_of_another_storage(engines: "list[PostgresEngine]") -> None:
+    """They stay."""
+    elsewhere = cast(Queue, SimpleNamespace(options=Options(storage="null")))
+    with pytest.raises(UnsupportedError, match="'null'"):
+        engines[0].queue("dead").redrive.move([(1, elsewhere)])
 
 
 @pytest.mark.parametrize("way", ["purge", "acknowledge", "reject"])

@@ -509,7 +509,7 @@ def finish(engine: "PostgresEngine") -> None:
 def look_anew(engine: "PostgresEngine") -> None:
     """Lets the engine look at everything with its next request, as it does after a hint or a second."""
     engine._upkeep._whole_at = 0.0
-    engine._upkeep.read_queues()
+    engine._upkeep.read_queues_now()
     for known in engine.shared.queues.values():
         known.floors.forget()
 
