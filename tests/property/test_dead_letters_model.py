@@ -405,11 +405,11 @@ class PostgresMachine(DeadLettersMachine):
         return known.at
 
     def restart(self) -> None:
-        """Gives back what subscribers held."""
+        """Ends the windows of what subscribers held."""
         for qid in QUEUES:
             for known in self.model[qid]:
                 if known.held:
-                    known.until, known.held = 0, False
+                    known.until, known.held = self.clock.now, False
 
     @rule()
     def a_commit_that_fails(self) -> None:
