@@ -232,9 +232,9 @@ def test_shows(any_bench: Bench, feature: Feature) -> None:
     assert PROBES[feature](any_bench) == (feature not in any_bench.engine.cannot)
 
 
-NOT_SHOWN = {Feature.DURABLE, Feature.WHOLE, Feature.ORDER}
+NOT_SHOWN = {Feature.DURABLE, Feature.WHOLE, Feature.ORDER, Feature.GIVEN}
 """Promises about crashes, or about what another server may do but need not: tests/faults is about the former. That
-ORDER is kept where it is promised is in the contract."""
+ORDER and GIVEN are kept where they are promised is in the contract."""
 
 
 def test_every_feature() -> None:

@@ -63,6 +63,7 @@ REFUSED = {
     Feature.UNIQUE,
     Feature.GROUP,
     Feature.PACE,
+    Feature.GIVEN,
 }
 """What a client can ask for: the answer is 501. That these are refused is shown with the contract."""
 
