@@ -53,7 +53,9 @@ ORDER BY m.expires_at LIMIT %b::int"""
 _OLD_KEYS = "DELETE FROM qs.keys WHERE until <= %b::bigint"
 _SNAPSHOT = """
 SELECT coalesce(max(extract(epoch FROM clock_timestamp() - coalesce(xact_start, clock_timestamp()))), 0)::float8
-FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND datname = current_database()"""
+FROM pg_stat_activity WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+    AND datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"""
+"""Knows transactions that have a snapshot, and those that have only written. The VACUUM of the server keeps nothing."""
 
 
 class Upkeep:
