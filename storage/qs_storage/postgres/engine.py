@@ -91,6 +91,7 @@ class PostgresEngine:
             self._due,
             self._wake_at,
             self._end_due,
+            self._made,
         )
         self._waiting = Waiting(self._again, self._sooner)
         self._upkeep = Upkeep(self._shared, self._look)
@@ -179,6 +180,9 @@ class PostgresEngine:
 
     def _due(self, until: int) -> None:
         self._upkeep.due(until)
+
+    def _made(self, known: Known) -> None:
+        self._upkeep.add(known)
 
     def _end_due(self, tx: Transaction) -> None:
         self._upkeep.end_due(tx)

@@ -120,7 +120,8 @@ class Shared:
     """What all parts of the storage have in common. now: the database's time in microseconds; arrived: called with
     (queue, the lowest places, how many) when rows have come into a line, after the commit, in any thread; due: called
     with the end of what was hidden, after the commit; wake_at: called with (queue, time, how many) when a rate will let
-    messages out, after the commit; end_due: called within a transaction, ends what is due."""
+    messages out, after the commit; end_due: called within a transaction, ends what is due;
+    made: called with a queue that a transaction of this server has made, after the commit."""
 
     links: Links
     now: Clock
@@ -128,6 +129,7 @@ class Shared:
     due: Callable[[int], None]
     wake_at: Callable[[Known, int, int], None]
     end_due: "Callable[[Transaction], object]"
+    made: Callable[[Known], object]
     server: int = 0
     """This server's number in the table `servers`."""
     queues: dict[str, Known] = field(default_factory=dict)

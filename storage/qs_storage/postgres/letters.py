@@ -79,13 +79,7 @@ def _find_or_make(tx: Transaction, qid: str) -> Known:
         pass  # removed between the two
     number, _, options, _ = found[0]
     known = shared.numbers.get(number) or Known(number, qid, options_from(options, "postgres"))
-
-    def take_over() -> None:
-        if number not in shared.numbers:
-            shared.numbers = {**shared.numbers, number: known}
-        shared.queues = {**shared.queues, qid: shared.numbers[number]}
-
-    tx.later(take_over)
+    tx.later(lambda: shared.made(known))
     tx.made[qid] = known
     return known
 

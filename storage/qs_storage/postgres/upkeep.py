@@ -228,6 +228,14 @@ class Upkeep:
         self._settled = 3
         self._wake.set()
 
+    def add(self, known: Known) -> None:
+        """Adds a queue that this server has made: reads that began before do not know of it."""
+        with self._taking_over:
+            self._read = next(self._reads)
+            shared = self._shared
+            shared.numbers = {known.number: known, **shared.numbers}
+            shared.queues = {**shared.queues, known.qid: shared.numbers[known.number]}
+
     def _take_over(self, began: int, found: "list[Row]") -> None:
         """Replaces the known queues by those of the database, unless a later read has come first. began: the number of
         the read; found: rows of `queues`."""
