@@ -176,11 +176,14 @@ class Link:
             finally:
                 pipeline.end()
         except psycopg.Error as error:
-            if connection.closed or connection.broken:
-                raise NotKnownError(
-                    f"the connection was lost during a commit, which may be done: {line_of(error)}"
-                ) from None
-            raise  # the server says that it did not commit
+            # Only an ERROR, on a connection that goes on, says that nothing was committed. A FATAL ends the connection:
+            # it may come after the commit.
+            if error.diag.severity_nonlocalized == "ERROR" and not (connection.closed or connection.broken):
+                raise
+            self.close()
+            raise NotKnownError(
+                f"the connection was lost during a commit, which may be done: {line_of(error)}"
+            ) from None
         finally:
             self._watch.end(self)
         if status != "COMMIT":
