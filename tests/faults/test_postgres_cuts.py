@@ -127,6 +127,7 @@ class Place:
     def prepared(self, before: Do) -> At:
         """Makes queues with messages. What is prepared is the same each time, and the engine has its connections."""
         self.proxy.arm()
+        self.database.sql("DELETE FROM qs.messages; DELETE FROM qs.line; DELETE FROM qs.hidden")
         name = f"q{next(_numbers):05d}"
         self.engine.create(f"{name}-dead", Options())
         self.engine.create(name, Options(dead_letter=f"{name}-dead", max_receives=10))
@@ -185,7 +186,7 @@ def test_cut_at_each_statement(place: Place, name: str) -> None:
             do(at)
         except NotKnownError:
             unknown += 1
-            assert place.proxy.was_sent("COMMIT")
+            assert place.proxy.was_sent("COMMIT"), (number, passes, place.proxy.sent)
             _settle(place)
             assert place.shown(at) in (old, new), (number, passes)
         else:
@@ -208,7 +209,7 @@ def test_terminated_at_each_statement(place: Place, name: str) -> None:
     def terminate() -> None:
         place.database.sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
-            " AND pid <> pg_backend_pid()"
+            " AND application_name LIKE 'qs%'"
         )
 
     for number in numbers:
@@ -220,7 +221,7 @@ def test_terminated_at_each_statement(place: Place, name: str) -> None:
             assert place.proxy.was_sent("COMMIT")
             assert place.shown(at) in (old, new), number
         else:
-            assert place.shown(at) == new, number
+            assert place.shown(at) == new, (number, place.proxy.sent)
 
 
 def test_a_repeated_push_with_a_key(place: Place) -> None:
