@@ -288,6 +288,9 @@ class GatheringEngine(RemoteEngine, Protocol):
         """Tells whether `queues` is complete as far as this queue is concerned. False if the other server has never
         answered since the start: then there may be a queue of this name."""
 
+    def figures(self) -> Mapping[str, float]:
+        """Returns figures of the whole engine by their names in docs/protocol.md. Asks no other server."""
+
 
 # -- finding an engine
 

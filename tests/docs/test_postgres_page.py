@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from support.console import Block, Console
+from support.console import Block, Console, Step
 from support.servers.processes import PROJECT
 from support.storage.postgres import BINARIES, LONG, Postgres, Standby, most_advanced, needs_postgres
 
@@ -68,6 +68,7 @@ def test_postgres_page_examples(
     psql(server, grants.body)
     page.write_text(_with_port(serving, server), encoding="utf-8")
     assert run_console_blocks(page) == 4
+    assert "postgres_oldest_snapshot_seconds " in console.run(Step("qs figures 'postgres_*'", "", 0))
     _refused(server)
 
 

@@ -45,6 +45,7 @@ FIGURES = {
     "journal_compacted_bytes_total": "Bytes copied to make room.",
     "cache_bytes": "Bytes of messages that are kept in memory.",
     "disk_free_bytes": "Bytes free on the disk of the queues.",
+    "postgres_oldest_snapshot_seconds": "Age of the oldest transaction that keeps deleted rows in PostgreSQL.",
     "memory_resident_bytes": "Bytes of memory that the process has.",
     "open_files": "Files and sockets that the process has open.",
     "tls_certificate_expiry_time_seconds": "When the certificate ends, in seconds since the Epoch.",

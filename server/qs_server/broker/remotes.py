@@ -144,6 +144,11 @@ class Remotes:
                 )
         return None
 
+    def figures(self) -> dict[str, float]:
+        """Returns the figures of engines that have some of their own."""
+        engines = [engine for engine in self.engines.values() if is_gathering(engine)]
+        return {name: value for engine in engines for name, value in engine.figures().items()}
+
     def gather(self, qids: Sequence[str]) -> bool:
         """Tells whether requests about these queues need no batch, because one engine that gathers requests has all of
         them. If so, the loop learns of the queues. Called in a batch. Raises as `engine_of`."""

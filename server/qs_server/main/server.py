@@ -120,6 +120,7 @@ class QueueServer:
                 Figure(DEAD, value, {"reason": _REASONS[name]}) if name in _REASONS else Figure(name, value)
                 for name, value in found.items()
             ),
+            *(Figure(name, value) for name, value in self._remotes.figures().items()),
             *self._syncs.figures("journal_sync_seconds"),
             Figure("subscriptions", self._subscriptions.total),
             Figure("waiting_receives", self._waiters.total),

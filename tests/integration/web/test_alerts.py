@@ -25,6 +25,7 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     "QsDiskNearlyFull": ({f"qs_disk_free_bytes{{{SERVER}}}": "9000000000x60 2000000000x140"}, "60m"),
     "QsDiskFillsUp": ({f"qs_disk_free_bytes{{{SERVER}}}": "9000000000x60 9000000000-30000000x140"}, "60m"),
     "QsCertificateEnds": ({f"qs_tls_certificate_expiry_time_seconds{{{SERVER}}}": f"{14 * 86400 + 3660}x200"}, "60m"),
+    "QsSnapshotHeld": ({f"qs_postgres_oldest_snapshot_seconds{{{SERVER}}}": "0x60 60+60x140"}, "60m"),
     "QsSlowDisk": (BUCKETS, "0m"),
     "QsFaults": ({f'qs_requests_total{{{SERVER},operation="ping",code="507"}}': "0x60 0+60x140"}, "60m"),
     "QsWrongTokens": ({f'qs_auth_failures_total{{{SERVER},reason="token"}}': "0x60 0+120x140"}, "60m"),

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -87,6 +87,9 @@ class GatheringInMemory:
 
     def describe(self) -> str:
         return ""
+
+    def figures(self) -> Mapping[str, float]:
+        return {}
 
     def queues(self) -> Collection[str]:
         return self.opened.keys()
