@@ -30,6 +30,7 @@ from .links import Links, Watchdog
 from .looking import copy
 from .pushing import LOCK, held
 from .queue import PostgresQueue
+from .regrouping import regroup
 from .sweep import Sweeps
 from .transaction import Transaction, run
 from .upkeep import Upkeep
@@ -256,6 +257,7 @@ class PostgresEngine:
             tx.rows(_TOUCH)
             if not tx.rows(_CHANGE, [options.paused, options_as_json(options), known.number]):
                 self._shared.known("")  # somebody has removed it: raises
+            regroup(tx, known, options)
 
         self._change(step)
         known.floors.forget()
