@@ -1,20 +1,20 @@
 """Groups: which of their messages stand in the line, and which wait.
 
-At most one message of a group is in the line, its oldest, and only while another one of the group may be handed out:
-the line has nothing that a receive would have to pass over, however many messages wait. All other visible messages of
-the group are hidden (PARKED), until `arrange` puts the next one into the line.
+Only those messages of a group are in the line that may be handed out now, its oldest: together with those that are out,
+no more than may be. So the line has nothing that a receive would have to pass over, and a receive has nothing to count.
+All other visible messages of the group are hidden (PARKED), until `arrange` puts the next one into the line.
 
 A transaction first changes messages, and notes the groups that this concerns (`enter`, `touch`). Then it takes the
 locks of all of these, in one order, and puts each group right. So whoever holds a group's lock sees what the holders
 before have committed, and transactions seldom wait for each other in a circle.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from .arrays import Bools, Int4s, Int8s, Texts, columns
-from .known import FOREVER, PARKED, Known, number_at, place_of
+from .known import FOREVER, PARKED, Known, level_of, number_at, place_of
 from .line import HIDDEN_AS, HIDE, LINE_UP, LINED_AS
 
 if TYPE_CHECKING:
@@ -41,14 +41,24 @@ WHERE CASE WHEN u.whole THEN pg_try_advisory_xact_lock(4, u.queue)
     ELSE pg_try_advisory_xact_lock_shared(4, u.queue) END"""
 _TRY_GROUPS = "SELECT g FROM unnest(%b::int[]) AS g WHERE pg_try_advisory_xact_lock(5, g)"
 _SUMMARY = """
-SELECT ARRAY(SELECT l.id FROM qs.line AS l WHERE l.queue = u.queue AND l.grp = u.grp),
-    (SELECT count(*) FROM (
-        SELECT FROM qs.hidden AS h WHERE h.queue = u.queue AND h.grp = u.grp AND h.state = 1 LIMIT u.most) AS o)
+SELECT l.ids, l.places, o.number, p.ids, p.places,
+    (SELECT h.id FROM qs.hidden AS h WHERE h.queue = u.queue AND h.grp = u.grp AND h.state = 2 ORDER BY h.id LIMIT 1)
+FROM unnest(%b::int[], %b::text[], %b::int[], %b::int[]) WITH ORDINALITY AS u (queue, grp, most, wide, number)
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(x.id), '{}') AS ids, coalesce(array_agg(x.place), '{}') AS places
+    FROM qs.line AS x WHERE x.queue = u.queue AND x.grp = u.grp) AS l
+CROSS JOIN LATERAL (
+    SELECT (SELECT count(*) FROM (
+        SELECT FROM qs.hidden AS h WHERE h.queue = u.queue AND h.grp = u.grp AND h.state = 1 LIMIT u.most) AS f)
     + (SELECT count(*) FROM (
-        SELECT FROM qs.hidden AS h WHERE h.queue = u.queue AND h.grp = u.grp AND h.state = 4 LIMIT u.most) AS c),
-    (SELECT h.id FROM qs.hidden AS h WHERE h.queue = u.queue AND h.grp = u.grp AND h.state = 2 ORDER BY h.id LIMIT 1),
-    (SELECT h.id FROM qs.hidden AS h WHERE h.queue = u.queue AND h.grp = u.grp AND h.state = 3 ORDER BY h.id LIMIT 1)
-FROM unnest(%b::int[], %b::text[], %b::int[]) WITH ORDINALITY AS u (queue, grp, most, number) ORDER BY u.number"""
+        SELECT FROM qs.hidden AS h WHERE h.queue = u.queue AND h.grp = u.grp AND h.state = 4 LIMIT u.most) AS c)
+    AS number) AS o
+CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(y.id), '{}') AS ids, coalesce(array_agg(y.place), '{}') AS places FROM (
+        SELECT h.id, h.place FROM qs.hidden AS h WHERE h.queue = u.queue AND h.grp = u.grp AND h.state = 3
+        ORDER BY h.id LIMIT greatest(least(u.most - o.number, u.wide) - cardinality(l.ids), 1)) AS y) AS p
+ORDER BY u.number"""
+"""What there is of groups: in the line; in flight or claimed; the oldest of those that wait, and of those delayed."""
 _PROMOTE = """
 WITH u AS MATERIALIZED (SELECT * FROM unnest(%b::int[], %b::bigint[], %b::bigint[]) AS u (queue, id, turn)),
 gone AS (
@@ -126,17 +136,16 @@ def touch_taken(tx: "Transaction", known: Known, group: str | None) -> None:
 # -- putting groups right
 
 
-def arrange(tx: "Transaction", *, patient: bool = True) -> bool:
+def arrange(tx: "Transaction", *, patient: bool = True) -> dict[Group, int]:
     """Puts the groups right that the transaction has noted. patient: False to leave groups to `catch_up` whose locks
-    others hold: for a transaction that has locked other things since it had the locks of groups. Returns whether
-    something has come into the line. psycopg.Error."""
-    noted, tx.groups = tx.groups, {}
-    if not noted:
-        return False
-    groups = _lock(tx, noted) if patient else _try_lock(tx, noted)
-    moved = False
-    for at in range(0, len(groups), _AT_ONCE):
-        moved |= _arrange(tx, [(group, noted[group]) for group in groups[at : at + _AT_ONCE]])
+    others hold: for a transaction that has locked other things since it had the locks of groups. Returns the groups of
+    which something has come into the line, each with the place of the first. psycopg.Error."""
+    moved: dict[Group, int] = {}
+    while tx.groups:
+        noted, tx.groups = tx.groups, {}
+        groups = _lock(tx, noted) if patient else _try_lock(tx, noted)
+        for at in range(0, len(groups), _AT_ONCE):
+            moved |= _arrange(tx, [(group, noted[group]) for group in groups[at : at + _AT_ONCE]])
     return moved
 
 
@@ -183,88 +192,124 @@ def _try_lock(tx: "Transaction", groups: Iterable[Group]) -> list[Group]:
     return locked
 
 
-def _arrange(tx: "Transaction", groups: Sequence[tuple[Group, list[Entrant]]]) -> bool:
-    """Puts groups right that are locked. Returns whether something has come into the line."""
-    asked = [(known.number, name, most_of(known, name)) for (known, name), _ in groups]
-    plans = [
-        _Plan(known, most_of(known, name), entrants, *row)
-        for ((known, name), entrants), row in zip(
-            groups, tx.rows(_SUMMARY, columns(asked, (Int4s, Texts, Int4s))), strict=True
-        )
-    ]
+def _arrange(tx: "Transaction", groups: Sequence[tuple[Group, list[Entrant]]]) -> dict[Group, int]:
+    """Puts groups right that are locked. Returns those of which something has come into the line, with the place of
+    the first."""
+    asked = [(known.number, name, most_of(known, name), _width(known)) for (known, name), _ in groups]
+    summary = tx.rows(_SUMMARY, columns(asked, (Int4s, Texts, Int4s, Int4s)))
+    plans = [_Plan(*group, entrants, *row) for (group, entrants), row in zip(groups, summary, strict=True)]
     _demote(tx, [plan for plan in plans if plan.extra])
-    parked = [plan for plan in plans if plan.head is not None and plan.head == plan.parked]
-    promoted = []
-    if parked:
-        wanted = [(plan.known.number, plan.head, plan.turn) for plan in parked]
-        promoted = tx.rows(_PROMOTE, columns(wanted, (Int4s, Int8s, Int8s)))
-        known_by = {plan.known.number: plan.known for plan in parked}
-        for queue, _, place in promoted:
-            tx.arrive(known_by[queue], place)
+    places = _promote(tx, plans)
     lined: list[tuple[object, ...]] = []
     hidden: list[tuple[object, ...]] = []
-    for ((known, name), entrants), plan in zip(groups, plans, strict=True):
-        for mid, priority, size, reason in entrants:
+    for plan in plans:
+        wanted = set(plan.wanted)
+        for mid, priority, size, reason in plan.entrants:
             place = place_of(priority, mid)
-            if mid == plan.head:
-                lined.append((known.number, place, mid, 0, size, name, reason))
-                tx.arrive(known, place)
+            if mid in wanted:
+                lined.append((plan.known.number, place, mid, 0, size, plan.name, reason))
+                tx.arrive(plan.known, place)
+                places.setdefault((plan.known, plan.name), place)
             else:
-                hidden.append((known.number, mid, place, FOREVER, 0, size, PARKED, name, reason))
+                hidden.append((plan.known.number, mid, place, FOREVER, 0, size, PARKED, plan.name, reason))
+        if plan.demoted:  # others that wait may be older than what is in the line now, too
+            touch(tx, plan.known, plan.name)
     if lined:
         tx.ask(LINE_UP, columns(lined, LINED_AS))
     if hidden:
         tx.ask(HIDE, columns(hidden, HIDDEN_AS))
-    return bool(promoted or lined)
+    return places
 
 
 class _Plan:
-    """Decides which message of a group has to be in the line.
+    """Decides which messages of a group have to be in the line: the oldest, as many as may be out. In a fair queue only
+    the first, as the next one gets its turn later. And none before an older one of a lower priority is taken, which
+    would come after it.
 
-    lined: those that are there; out: how many are in flight or claimed; delayed, parked: the oldest of those."""
+    lined, line_places: those that are there; out: how many are in flight or claimed; parked, parked_places: those that
+    wait; delayed: the oldest that is delayed."""
 
     def __init__(  # noqa: PLR0917
         self,
         known: Known,
-        most: int,
+        name: str,
         entrants: Sequence[Entrant],
         lined: Sequence[int],
+        line_places: Sequence[int],
         out: int,
+        parked: Sequence[int],
+        parked_places: Sequence[int],
         delayed: int | None,
-        parked: int | None,
     ) -> None:
-        self.known = known
-        self.parked = parked
+        self.known, self.name, self.entrants = known, name, entrants
+        self.parked = set(parked)
         self.kept_turn: int | None = None
-        self._room = most - out
-        ready = [*lined, *[entrant.mid for entrant in entrants], *([] if parked is None else [parked])]
-        head = min(ready, default=None)
+        self.demoted = False
+        self._lined = set(lined)
+        self._room = min(most_of(known, name) - out, _width(known))
+        levels = dict(zip([*lined, *parked], map(level_of, [*line_places, *parked_places]), strict=True))
+        levels |= {entrant.mid: level_of(place_of(entrant.priority, 0)) for entrant in entrants}
         # A strict order: what was given back and is delayed keeps the younger ones back.
-        waits = most == 1 and delayed is not None and head is not None and delayed < head
-        self.head = None if waits or self._room <= 0 else head
-        """The message that has to be in the line, None if none may."""
-        self.extra = [mid for mid in lined if mid != self.head]
+        strict = delayed is not None and most_of(known, name) == 1
+        self._levels = [(mid, levels[mid]) for mid in sorted(levels) if not strict or mid < (delayed or 0)]
+        self._decide()
+
+    def _decide(self) -> None:
+        self.wanted: list[int] = []
+        """The messages that have to be in the line."""
+        before = 0
+        for mid, level in self._levels[: max(self._room, 0)]:
+            if level < before:
+                break
+            self.wanted.append(mid)
+            before = level
+        self.extra = sorted(self._lined.difference(self.wanted))
         """Those that are in the line, and must not be."""
 
-    def note_received(self, count: int) -> None:
+    def note_received(self, mids: Collection[int]) -> None:
         """Notes messages of the line that somebody is receiving just now."""
-        if self._room <= count:
-            self.head = None
+        self._room -= len(mids)
+        self._levels = [(mid, level) for mid, level in self._levels if mid not in mids]
+        self._lined.difference_update(mids)
+        extra = self.extra
+        self._decide()
+        self.extra = extra
 
-    @property
-    def turn(self) -> int | None:
-        """The number in the place of `head`, None for a new turn. A group keeps its turn when an older message of it
-        has come back."""
-        return self.kept_turn if self.known.options.fair else self.head
+    def turn(self, mid: int) -> int | None:
+        """Returns the number for the place of a message, None for a new turn. A group keeps its turn when an older
+        message of it has come back."""
+        return self.kept_turn if self.known.options.fair else mid
+
+
+def _width(known: Known) -> int:
+    """Returns how many messages of a group may be in the line."""
+    return 1 if known.options.fair else _ANY
 
 
 def _demote(tx: "Transaction", plans: Sequence[_Plan]) -> None:
     """Takes messages out of the line that must not be there."""
     if not plans:
         return
-    wanted = [(plan.known.number, mid) for plan in plans for mid in plan.extra]
-    done = {(queue, mid): place for queue, mid, place in tx.rows(_DEMOTE, [*columns(wanted, (Int4s, Int8s)), FOREVER])}
+    asked = [(plan.known.number, mid) for plan in plans for mid in plan.extra]
+    done = {(queue, mid): place for queue, mid, place in tx.rows(_DEMOTE, [*columns(asked, (Int4s, Int8s)), FOREVER])}
     for plan in plans:
-        places = [done[plan.known.number, mid] for mid in plan.extra if (plan.known.number, mid) in done]
-        plan.kept_turn = min([number_at(place) for place in places], default=None)
-        plan.note_received(len(plan.extra) - len(places))
+        places = {mid: done.get((plan.known.number, mid)) for mid in plan.extra}
+        plan.kept_turn = min([number_at(place) for place in places.values() if place is not None], default=None)
+        plan.demoted = plan.kept_turn is not None
+        if received := {mid for mid, place in places.items() if place is None}:
+            plan.note_received(received)
+
+
+def _promote(tx: "Transaction", plans: Sequence[_Plan]) -> dict[Group, int]:
+    """Puts messages into the line that wait. Returns the groups, each with the place of its first one."""
+    asked = [(plan.known.number, mid, plan.turn(mid)) for plan in plans for mid in plan.wanted if mid in plan.parked]
+    if not asked:
+        return {}
+    done = {(queue, mid): place for queue, mid, place in tx.rows(_PROMOTE, columns(asked, (Int4s, Int8s, Int8s)))}
+    found: dict[Group, int] = {}
+    for plan in plans:
+        for mid in plan.wanted:
+            if (place := done.get((plan.known.number, mid))) is not None:
+                tx.arrive(plan.known, place)
+                found.setdefault((plan.known, plan.name), place)
+    return found

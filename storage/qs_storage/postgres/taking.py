@@ -110,25 +110,42 @@ def _take(tx: Transaction, taking: _Taking) -> None:
     rooms = {known: limits.allowance(tx, known, wanted) for known in taking.queues if limits.is_limited(known)}
     for _ in range(_ROUNDS):
         found, over = _read(tx, taking, wanted, room, rooms)
+        for row in found:
+            order.touch_taken(tx, tx.shared.numbers[row[0]], row[_GROUP])
+        if over:
+            drop(tx, [_leaver(tx.shared, row) for row in over])
+            for row in over:
+                tx.count(tx.shared.numbers[row[0]], "retired")
+        followers = order.arrange(tx, patient=bool(over))
+        found = _before(tx, taking, found, followers)
         taking.found += found
         wanted -= len(found)
         room -= sum([row[5] for row in found])
         for row in found:
             known = tx.shared.numbers[row[0]]
-            order.touch_taken(tx, known, row[_GROUP])
             if known in rooms:
                 rooms[known] -= 1
-        if over:
-            drop(tx, [_leaver(tx.shared, row) for row in over])
-            for row in over:
-                tx.count(tx.shared.numbers[row[0]], "retired")
-        # The next messages of the groups may go too.
-        more = order.arrange(tx, patient=bool(over)) or over or (found and rooms and len(taking.queues) > 1)
+        more = followers or over or (found and rooms and len(taking.queues) > 1)
         if not more or wanted <= 0 or room <= 0:
             break
     _hand_out(tx, taking)
     for known in rooms:
         limits.given(tx, known, taking.handed.get(known, 0))
+
+
+def _before(tx: Transaction, taking: _Taking, found: list[Row], followers: Mapping[order.Group, int]) -> list[Row]:
+    """Returns the first of these messages, those that come before what has come into the line because they were taken.
+    Puts the others back. followers: from `order.arrange`."""
+    turns = {known: turn if taking.given else 0 for turn, known in enumerate(taking.queues)}
+    first = (len(turns), 0)
+    for at, row in enumerate(found):
+        known = tx.shared.numbers[row[0]]
+        if (turns[known], row[2]) > first:
+            _put_back(tx, found[at:])
+            return found[:at]
+        if (place := followers.get((known, row[_GROUP]))) is not None:
+            first = min(first, (turns[known], place))
+    return found
 
 
 def _ranges(
