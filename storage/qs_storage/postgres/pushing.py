@@ -8,7 +8,7 @@ from ..headers import pack_headers
 from ..policy import PLAIN
 from ..remote_engine import Push
 from . import order
-from .arrays import Array, Blobs, Int2s, Int4s, Int8s, Texts, columns
+from .arrays import Array, Blobs, Bools, Int2s, Int4s, Int8s, Texts, columns
 from .known import DELAYED, FOREVER, PLAIN_PLACE, Known, place_of
 from .line import HIDDEN_AS, HIDE, LINE_UP, LINED_AS
 from .transaction import Transaction
@@ -38,14 +38,16 @@ lined AS (
     SELECT n.queue, %b::bigint + n.id, n.id, 0, length(n.payload) FROM new AS n)
 SELECT id FROM new ORDER BY id"""
 IDS = "SELECT nextval('qs.mids') FROM generate_series(1, %b::int)"
+_KEYED = """
+SELECT k.queue, k.key, k.id, k.until > %b::bigint AND (
+    NOT u.unique_ OR EXISTS (SELECT FROM qs.messages AS m WHERE m.queue = k.queue AND m.id = k.id))
+FROM unnest(%b::int[], %b::text[], %b::boolean[]) AS u (queue, key, unique_)
+JOIN qs.keys AS k ON k.queue = u.queue AND k.key = u.key"""
 _KEY = """
 INSERT INTO qs.keys AS k (queue, key, id, until)
 SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::bigint[])
-ON CONFLICT (queue, key) DO UPDATE SET id = excluded.id, until = excluded.until WHERE k.until <= %b::bigint
-RETURNING id"""
-_KEYED = """
-SELECT k.queue, k.key, k.id FROM unnest(%b::int[], %b::text[]) AS u (queue, key)
-JOIN qs.keys AS k ON k.queue = u.queue AND k.key = u.key"""
+ON CONFLICT (queue, key) DO UPDATE SET id = excluded.id, until = excluded.until WHERE k.id = ANY (%b::bigint[])
+RETURNING queue, key"""
 KEEP = """
 INSERT INTO qs.messages (queue, id, pushed_at, stored_at, expires_at, priority, grp, ukey, headers, payload)
 SELECT * FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bigint[], %b::bigint[], %b::smallint[], %b::text[],
@@ -169,20 +171,28 @@ def _push_others(tx: Transaction, pushes: list[tuple[Push, Known]]) -> None:
 
 def _by_keys(tx: Transaction, drafts: list[tuple[Known, Draft]], ids: list[int], now: int) -> list[int]:
     """Returns the id of each draft: its own, or that of the message that had its key first."""
-    first: dict[tuple[int, str], tuple[int, int]] = {}
+    wanted: dict[tuple[int, str], tuple[int, int]] = {}
     for (known, draft), mid in zip(drafts, ids, strict=True):
         if draft.key is not None:
-            first.setdefault((known.number, draft.key), (mid, FOREVER if draft.unique else now + KEY_WINDOW))
-    if not first:
-        return ids
-    keyed = sorted((*name, *kept) for name, kept in first.items())  # in one order everywhere, against deadlocks
-    queues, keys, mids, untils = columns(keyed, (Int4s, Texts, Int8s, Int8s))
-    ours = {row[0] for row in tx.rows(_KEY, [queues, keys, mids, untils, now])}
-    known_by = {(queue, key): mid for queue, key, mid, _ in keyed}
-    if len(ours) < len(keyed):
-        known_by |= {(queue, key): mid for queue, key, mid in tx.rows(_KEYED, [queues, keys])}
+            wanted.setdefault((known.number, draft.key), (mid, FOREVER if draft.unique else now + KEY_WINDOW))
+    found: dict[tuple[int, str], int] = {}
+    while wanted:
+        asked = [(*name, until == FOREVER) for name, (_, until) in wanted.items()]
+        over: list[int] = []
+        # Only reads: whoever writes a row that counts makes all others wait who have the same key.
+        for queue, key, mid, counts in tx.rows(_KEYED, [now, *columns(asked, (Int4s, Texts, Bools))]):
+            if counts:
+                found[queue, key] = mid
+                del wanted[queue, key]
+            else:
+                over.append(mid)
+        if wanted:
+            # In one order everywhere, against deadlocks. Those that others were faster with are read again.
+            keyed = sorted((*name, *kept) for name, kept in wanted.items())
+            for name in tx.rows(_KEY, [*columns(keyed, (Int4s, Texts, Int8s, Int8s)), Int8s(over)]):
+                found[name], _ = wanted.pop(name)
     return [
-        mid if draft.key is None else known_by[known.number, draft.key]
+        mid if draft.key is None else found[known.number, draft.key]
         for (known, draft), mid in zip(drafts, ids, strict=True)
     ]
 
