@@ -311,16 +311,16 @@ def _no_claim(known: Known, consumer: str, seq: int) -> NoSuchClaimError:
 def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[_Chosen]:
     """Returns the oldest visible messages within the bounds, locked, in the order of their ids."""
     count, total, after = bounds.most, 0, -1
-    if known.options.max_in_flight is not None:
-        count = limits.allowance(tx, known, count)
+    count = limits.room(tx, known, count)
     since = too_old_since(known.options, tx.now)
     ends = bounds.upto, -1 if since is None else since, tx.now
     chosen: list[_Chosen] = []
+    seen: set[str] = set()
     full = False
     while len(chosen) < count and not full:
         wanted = min(count - len(chosen), _PAGE)
         page = [_Chosen._make((*row, False)) for row in tx.rows(_NEXT, [known.number, after, *ends, wanted])]
-        for each in _with_groups(tx, known, page, ends, count - len(chosen)):
+        for each in _with_groups(tx, known, page, seen, [*ends, count - len(chosen)]):
             over = bounds.max_bytes is not None and chosen and total + each.size > bounds.max_bytes
             full = bool(over) or len(chosen) == count
             if full:
@@ -330,24 +330,27 @@ def _choose(tx: Transaction, known: Known, bounds: _Bounds) -> list[_Chosen]:
         if len(page) < wanted:
             break
         after = page[-1].mid
-    if known.options.max_in_flight is not None:
-        limits.given(tx, known, len(chosen))
     return sorted(chosen)
 
 
-def _with_groups(tx: Transaction, known: Known, page: list[_Chosen], ends: Sequence[int], most: int) -> list[_Chosen]:
+def _with_groups(
+    tx: Transaction, known: Known, page: list[_Chosen], seen: set[str], bounds: Sequence[int]
+) -> list[_Chosen]:
     """Returns those messages of a page of the line that a claim may have, and with the first of a group those that wait
     for it: none while others have messages of the group. Who has locked the first of a group is the only one to hand
-    out others of it. ends: the parameters of _WAITING before the last; most: how many are wanted."""
+    out others of it. seen: the groups of earlier pages; bounds: the last parameters of _WAITING, at the end how many
+    messages are wanted."""
     groups = {each.group for each in page if each.group is not None}
     if not groups:
         return page
     strict = {group: not order.is_turn(group) for group in groups}
     asked = [(known.number, group) for group, is_strict in strict.items() if is_strict]
     out = {row[0] for row in tx.rows(_OUT, columns(asked, (Int4s, Texts)))} if asked else set()
-    free = [(group, strict[group] and order.most_of(known, group) == 1) for group in sorted(groups - out)]
+    free = [(group, strict[group] and order.most_of(known, group) == 1) for group in sorted(groups - out - seen)]
+    seen |= groups
     waiting: list[_Chosen] = []
     if free:
+        *ends, most = bounds
         given = [*columns(free, (Texts, Bools)), known.number, *ends, max(most // len(free), _FOLLOWERS)]
         waiting = [_Chosen._make((*row, True)) for row in tx.rows(_WAITING, given)]
     return sorted([*[each for each in page if each.group not in out], *waiting])

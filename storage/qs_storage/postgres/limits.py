@@ -39,24 +39,31 @@ def lock(tx: "Transaction", queues: Iterable[Known]) -> None:
         tx.ask(_LOCK, [Int4s(numbers)])
 
 
+def room(tx: "Transaction", known: Known, count: int) -> int:
+    """Returns how many of `count` messages may be out too, as the bound of messages in flight says. psycopg.Error."""
+    most = known.options.max_in_flight
+    if most is None:
+        return count
+    lock(tx, [known])
+    if not known.counts_in_flight:
+        tx.ask(_COUNT_IN, [known.number])  # those that were handed out before there was a bound
+        tx.later(lambda: setattr(known, "counts_in_flight", True))
+    return max(min(count, most - _out(tx, known, most)), 0)
+
+
 def allowance(tx: "Transaction", known: Known, count: int) -> int:
     """Returns how many of `count` messages a queue may hand out now. psycopg.Error."""
     lock(tx, [known])
-    options = known.options
-    if options.max_in_flight is not None:
-        if not known.counts_in_flight:
-            tx.ask(_COUNT_IN, [known.number])  # those that were handed out before there was a limit
-            tx.later(lambda: setattr(known, "counts_in_flight", True))
-        count = min(count, options.max_in_flight - _out(tx, known, options.max_in_flight))
-    if count > 0 and options.rate is not None:
+    count = room(tx, known, count)
+    if count and known.options.rate is not None:
         pace, now = _pace(tx, known)
         before = pace.state
-        count = min(count, pace.room(options.rate, now))
+        count = min(count, pace.room(known.options.rate, now))
         if pace.state != before:
             _keep(tx, known, pace)
-        if count <= 0:
+        if not count:
             _wake(tx, known, pace)
-    return max(count, 0)
+    return count
 
 
 def given(tx: "Transaction", known: Known, count: int) -> None:

@@ -93,7 +93,7 @@ class Entrant(NamedTuple):
 
 def group_of(known: Known, group: str | None, priority: int) -> str | None:
     """Returns the group in the rows of a message. group: as pushed, or from rows of any queue."""
-    if group and not group.startswith(_TURN):
+    if group and not is_turn(group):
         return group
     return f"{_TURN}{priority}" if known.options.fair else None
 

@@ -284,3 +284,27 @@ def test_options_put_groups_right(engines: "list[PostgresEngine]") -> None:
     assert found == [b"a3", b"b", b"c"]
     one.configure("q", Options(group_in_flight=9))
     assert [message.payload for message in other.receive(["q"], 9, None, LOTS)] == [b"a4", b"d"]
+
+
+# -- claims
+
+
+@pytest.mark.parametrize("options", [Options(), Options(group_in_flight=3), Options(fair=True)])
+def test_a_claim_takes_whole_groups_by_age(engines: "list[PostgresEngine]", options: Options) -> None:
+    """A claim has the messages of a group in their order, however many wait, and none of a group that has one out.
+    Those without a group hold nobody up."""
+    one, other = engines
+    make(engines, options)
+    drafts = [Draft(b"%d" % number, group="ab"[number % 2] if number < 300 else "") for number in range(310)]
+    mids = one.queue("q").push(drafts)
+    for out in (mids[0], mids[300]):
+        assert one.queue("q").get(out, peek=False, visibility=None).status == "delivered"
+    claims = other.queue("q").claims
+    claim = claims.claim("c", 1, 1000, None, None)
+    claimed = [message.mid for message in claims.part("c", 1, (0, 1), 1000, LOTS) or ()]
+    assert claimed == [*mids[1:300:2], *mids[301:]]
+    one.queue("q").delete(Receipt(mids[0]))
+    assert one.receive(["q"], 1, None, LOTS)[0].mid == mids[2]
+    assert claims.acknowledge("c", 1) == claim.count
+    one.queue("q").push([Draft(b"x", group="b")])
+    assert other.queue("q").claims.claim("c", 2, 1000, None, None).count == 1
