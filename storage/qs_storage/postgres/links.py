@@ -244,7 +244,9 @@ class Links:
         self.watchdog = Watchdog()
         self.stopping = threading.Event()
         self._free = threading.BoundedSemaphore(most)
+        self._lock = threading.Lock()
         self._idle: list[Link] = []
+        self._closed = False
 
     def new(self) -> Link:
         """Returns a link of the caller's own, which connects when it is used."""
@@ -254,11 +256,11 @@ class Links:
         """Runs a step as one transaction, again if it fails before its commit for a reason that may pass.
         UnavailableError after `PATIENCE`; NotKnownError; StorageError as the step raises."""
         with self._free:
-            link = self._idle.pop() if self._idle else self.new()
+            link = self._take()
             try:
                 return self.repeat(lambda: link.transact(step), link)
             finally:
-                self._idle.append(link)
+                self._put_back(link)
 
     def repeat(self, attempt: Callable[[], T], link: Link, begun: float | None = None) -> T:
         """Calls attempt until it succeeds. begun: since when the request waits, by the monotonic clock. Raises as
@@ -282,8 +284,23 @@ class Links:
         self.watchdog.hurry(_STOPPING)
 
     def close(self) -> None:
-        for link in self._idle:
-            link.close()
+        with self._lock:
+            self._closed = True
+            for link in self._idle:
+                link.close()
+
+    def _take(self) -> Link:
+        with self._lock:
+            if self._closed:
+                raise StorageError("the storage is closed")
+            return self._idle.pop() if self._idle else self.new()
+
+    def _put_back(self, link: Link) -> None:
+        with self._lock:
+            if self._closed:
+                link.close()
+            else:
+                self._idle.append(link)
 
 
 def describe(dsn: str) -> str:
