@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,7 +58,8 @@ def engine(own: Database, tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request gives the database up after a second."""
+    """A request gives the database up after a second, and a start at once."""
+    monkeypatch.setattr("qs_storage.postgres.engine._FIRST_CONTACT", 0.1)
     monkeypatch.setattr("qs_storage.postgres.links.PATIENCE", 1.0)
 
 
@@ -379,7 +381,7 @@ def test_newer_schema(own: Database, tmp_path: Path) -> None:
     """A schema of a later program is not touched."""
     own.sql("UPDATE qs.version SET version = 99")
     engine = engine_on(own, tmp_path)
-    with pytest.raises(StorageError, match=r"version 99.*update the program"):
+    with pytest.raises(StorageError, match=r"version 99.*update it"):
         engine.create("q", Options())
     engine.close()
 
@@ -388,8 +390,8 @@ def test_newer_schema(own: Database, tmp_path: Path) -> None:
 
 
 def test_full_disk(tmp_path: Path) -> None:
-    """A push that finds no room is refused as such, what is there can be received and deleted, and with room again
-    pushes go on."""
+    """While the disk is full, pushes are refused as such, and receives too if they find no room for their windows.
+    Nothing is lost, and all goes on when there is room."""
     with (
         Postgres("autovacuum=off") as server,
         small_disk(server.data.parent / "small", "48m") as small,
@@ -397,18 +399,24 @@ def test_full_disk(tmp_path: Path) -> None:
     ):
         server.stop()
         os.chown(small, server.data.stat().st_uid, -1)
-        shutil.move(server.data / "base", small / "base")
+        subprocess.run(["cp", "-a", str(server.data / "base"), str(small)], check=True)  # with its owner
+        shutil.rmtree(server.data / "base")
         (server.data / "base").symlink_to(small / "base")
         server.start()
         with server.database() as database:
             engine = engine_on(database, tmp_path, ManualClock())
             engine.create("q", Options())
+            filler = small / "filler"
+            filler.write_bytes(bytes(4 << 20))
             pushed = fill(engine)
             assert pushed > 3
+            with contextlib.suppress(QueueFullError):
+                engine.receive(["q"], 1, 0, LOTS)
+            filler.unlink()
             found = engine.receive(["q"], 1000, 60 * SECOND, 1 << 40)
             assert len(found) == pushed
             for message in found:
-                engine.queue("q").delete(Receipt(message.mid, 1))
+                engine.queue("q").delete(Receipt(message.mid, message.receives))
             database.sql("VACUUM qs.messages")
             push(engine, b"x")
             assert receive(engine) == [b"x"]

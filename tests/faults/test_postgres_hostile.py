@@ -51,10 +51,11 @@ def bound(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def test_text(bound: tuple[Any, Database], text: str) -> None:
     """Names, groups, keys, headers, reasons, consumers and producers come back as they were."""
     engine, _ = bound
-    engine.create(text, Options())
-    engine.create(f"{text[:190]}-2", Options(dead_letter=text, max_receives=5))
-    queue = engine.queue(f"{text[:190]}-2")
-    key = text[:128]
+    name = "".join(each for each in text if each.isprintable())[:200] or "x"
+    other, key = f"{name[:190]}-2", text[:128]
+    engine.create(name, Options())
+    engine.create(other, Options(dead_letter=name, max_receives=5))
+    queue = engine.queue(other)
     drafts = [Draft(b"x", key=key, unique=unique, group=key, headers=(("h", text),)) for unique in (True, False)]
     [mid, same] = queue.push(drafts)
     assert mid == same
@@ -64,18 +65,18 @@ def test_text(bound: tuple[Any, Database], text: str) -> None:
     [message] = engine.receive([queue.qid], 10, None, LOTS)
     assert message.reason == text[:256] or message.reason == text
     queue.reject(Receipt(mid, 2), text)
-    dead = engine.queue(text)
+    dead = engine.queue(name)
     [letter] = dead.list_mids(State.ALL, 10, -1)
     found = dead.read(Receipt(letter))
     assert (found.payload, found.origin.qid, found.group) == (b"x", queue.qid, key)
-    claimed = dead.claims.claim(text, 1, 10, None, None)
+    claimed = dead.claims.claim(name, 1, 10, None, None)
     assert claimed.count == 1
-    assert [each.consumer for each in dead.claims.all()] == [text]
-    dead.claims.acknowledge(text, 1)
-    dead.batches.stage(text, (0, 0, 1), [Draft(b"staged")])
-    dead.batches.publish(text, 0, [(0, 1)])
-    assert [each.payload for each in engine.receive([text], 10, None, LOTS)] == [b"staged"]
-    for qid in (queue.qid, text):
+    assert [each.consumer for each in dead.claims.all()] == [name]
+    dead.claims.acknowledge(name, 1)
+    dead.batches.stage(name, (0, 0, 1), [Draft(b"staged")])
+    dead.batches.publish(name, 0, [(0, 1)])
+    assert [each.payload for each in engine.receive([name], 10, None, LOTS)] == [b"staged"]
+    for qid in (other, name):
         assert qid in engine.queues()
         engine.remove(qid, force=True)
 
