@@ -72,6 +72,9 @@ class Hub:
         self.on_poll_end = on_poll_end
         self.first: Reader | None = None
         """The reader that is read before all others, also when it may have nothing."""
+        self.spins = True
+        """False if nothing can come soon in this turn, as what was read waits for another server: then asking again and
+        again would only take the processor from it. Set anew for each turn."""
         self.received = 0
         """Bytes that have come from the sockets of the readers, with TLS as they were encrypted."""
         self.sent = 0
@@ -98,7 +101,7 @@ class Hub:
         poll = self._epoll.poll
         found = poll(0, _READY)
         if not found and self._clock() < linger_until:
-            for _ in range(_SPINS):
+            for _ in range(_SPINS if self.spins else 0):
                 found = poll(0, _READY)
                 if found:
                     break
@@ -110,6 +113,7 @@ class Hub:
     def _take_turn(self) -> None:
         """Reads from the ready readers until nothing more comes, or the turn is over."""
         ready, first, left = self._ready, self.first, _TURN
+        self.spins = True
         until = self._clock() + _TIME
         if ready and first is not None:  # the last turn ended before all were read
             ready.appendleft(first)

@@ -39,6 +39,7 @@ class Gatherer:
         self._ended: dict[Operation[Any], Callable[[Any], None]] = {}
         self._on_end = self._end  # one object, by which an engine finds operations that end for the same caller
         self._come: deque[Sequence[Operation[Any]]] = deque()  # those that have ended, and were not told of
+        self._hub: Hub | None = None
         self._descriptor = -1
         self._closing = threading.Lock()  # the kernel may give the descriptor's number to another file
         self.watched = False
@@ -48,11 +49,13 @@ class Gatherer:
     def open(self, hub: Hub) -> None:
         """Begins to be woken by engines, as a reader of the hub."""
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._hub = hub
         hub.watch(self)
 
-    def close(self, hub: Hub) -> None:
+    def close(self) -> None:
         """Ends `open`. Operations that end later are not told of: all connections are closed."""
-        hub.drop(self)
+        if self._hub is not None:
+            self._hub.drop(self)
         with self._closing:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -75,6 +78,8 @@ class Gatherer:
         begun, self.begun = self.begun, {}
         for engine, operations in begun.items():
             engine.submit(operations)
+            if self._hub is not None:
+                self._hub.spins = False
 
     def stop(self, engine: GatheringEngine, operation: Receive) -> None:
         """Ends a receive that waits soon, because nobody wants its result any more."""

@@ -143,7 +143,7 @@ class QueueServer:
                 # Messages that the connections held are to be visible at the next start, not when a window ends.
                 await self.acceptor.accept(listeners, self._committer.give_back)
             finally:
-                self._committer.gatherer.close(self.acceptor.hub)
+                self._committer.gatherer.close()
             background.cancel_scope.cancel()
 
     def stop(self) -> None:

@@ -1,5 +1,6 @@
 """The hub hands out the bytes of many sockets in one pass, to the readers that want them, and wakes no one in vain."""
 
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import trio
 import trio.testing
 from support.servers.tls import connected
 
-from qs_serving.hub import Hub
+from qs_serving.hub import _SPINS, Hub
 from qs_serving.socket_transport import SocketTransport
 from qs_serving.transport import CHUNK
 
@@ -307,3 +308,36 @@ async def test_after_its_end() -> None:
     hub.watch(reader)
     assert not reader.watched
     reader.close()
+
+
+class _CountingPolls:
+    """Stands before an epoll, and counts how often it is asked."""
+
+    def __init__(self, epoll: select.epoll) -> None:
+        self.count = 0
+        self._epoll = epoll
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._epoll, name)
+
+    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
+        self.count += 1
+        return self._epoll.poll(timeout, most)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_another_server_answers_is_not_asked_for_again_and_again(waits: bool) -> None:
+    """After a request that waits for another server, the hub asks the kernel a few times; after others, it asks again
+    and again for a moment, as a client often sends the next one."""
+    hub = Hub(lambda: setattr(hub, "spins", not waits) or True)
+    polls = hub._epoll = _CountingPolls(hub._epoll)  # type: ignore[assignment]
+    pair = Pair(hub)
+    pair.start()
+    pair.other.send(b"x")
+    hub._take_turn()
+    assert pair.seen == [b"x"]
+    assert (polls.count < 10) == (waits or not _SPINS)
+    pair.other.close()
+    hub.drop(pair.transport)
+    pair.transport._socket.close()
+    hub.close()
