@@ -359,4 +359,6 @@ def _checked(name: DurableName) -> str:
 def _kind(error: ServerError) -> ErrorCode:
     if isinstance(error, BadRequest):
         return errors.BAD_REQUEST
+    if error.code == errors.UNAVAILABLE.code:
+        return errors.UNAVAILABLE  # making a queue may be repeated: the subscriber tries again
     return errors.FORBIDDEN if isinstance(error, (Unauthorized, Forbidden)) else errors.INTERNAL
