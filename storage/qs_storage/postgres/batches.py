@@ -9,7 +9,8 @@ from .arrays import Blobs, Int2s, Int8s, Texts, columns
 from .entering import enter
 from .known import Known, Shared
 from .pushing import New, line_up
-from .transaction import Transaction, run
+from .running import run
+from .transaction import Transaction
 
 _CHUNK = 5000
 """Messages that are published with one statement."""

@@ -19,11 +19,12 @@ from . import limits, order
 from .arrays import Bools, Int4s, Int8s, Texts, columns
 from .known import FOREVER, IN_FLIGHT, Known, Shared
 from .leaving import Hidden, Leaver, left
-from .links import Row
+from .pipeline import Row
 from .pushing import LOCK_SHARED
+from .running import run
 from .settling import Settlement
 from .taking import message_of
-from .transaction import Transaction, run
+from .transaction import Transaction
 
 _PAGE = 1000
 """Messages that a claim reads at a time."""

@@ -31,8 +31,9 @@ from .looking import copy
 from .pushing import LOCK, held
 from .queue import PostgresQueue
 from .regrouping import regroup
+from .running import run
 from .sweep import Sweeps
-from .transaction import Transaction, run
+from .transaction import Transaction
 from .upkeep import Upkeep
 from .waiting import Waiting
 

@@ -12,7 +12,8 @@ import time
 from ..engine import SECOND
 from .arrays import Int4s
 from .known import Shared
-from .transaction import Transaction, run_on
+from .running import run_on
+from .transaction import Transaction
 
 _logger = logging.getLogger(__name__)
 _INTERVAL = 2.0

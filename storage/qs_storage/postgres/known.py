@@ -5,14 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..engine import PRIORITIES, Clock, NoSuchQueueError, Options, Stats
 from ..policy import DeadLetterMoves
 from .links import Links
-
-if TYPE_CHECKING:
-    from .transaction import Transaction
 
 FOREVER = 1 << 62
 """The end of what no time ends: microseconds."""
@@ -120,7 +117,7 @@ class Shared:
     """What all parts of the storage have in common. now: the database's time in microseconds; arrived: called with
     (queue, the lowest places, how many) when rows have come into a line, after the commit, in any thread; due: called
     with the end of what was hidden, after the commit; wake_at: called with (queue, time, how many) when a rate will let
-    messages out, after the commit; end_due: called within a transaction, ends what is due;
+    messages out, after the commit; end_due: called with a transaction, ends what is due;
     made: called with a queue that a transaction of this server has made, after the commit."""
 
     links: Links
@@ -128,7 +125,7 @@ class Shared:
     arrived: Callable[[Known, Collection[int], int], None]
     due: Callable[[int], None]
     wake_at: Callable[[Known, int, int], None]
-    end_due: "Callable[[Transaction], object]"
+    end_due: Callable[[Any], object]
     made: Callable[[Known], object]
     server: int = 0
     """This server's number in the table `servers`."""

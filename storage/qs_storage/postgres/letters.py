@@ -11,7 +11,8 @@ from .entering import enter
 from .known import Known, Shared, options_from, priority_at
 from .leaving import Hidden, Leaver, Taken, left, take_out
 from .pushing import IDS, New, line_up
-from .transaction import Transaction, run
+from .running import run
+from .transaction import Transaction
 
 _MOST = 1000
 """Dead letters that one transaction moves back."""

@@ -6,15 +6,12 @@ the same messages. Other queues pay nothing.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from ..engine import SECOND
 from ..pace import Pace
 from .arrays import Int4s
 from .known import Known
-
-if TYPE_CHECKING:
-    from .transaction import Transaction
+from .transaction import Transaction
 
 _LOCK = "SELECT pg_advisory_xact_lock(6, q) FROM unnest(%b::int[]) AS q"
 _OUT = "SELECT count(*) FROM (SELECT FROM qs.hidden WHERE queue = %b::int AND counted LIMIT %b::bigint) AS h"
@@ -32,14 +29,14 @@ def is_limited(known: Known) -> bool:
     return known.options.max_in_flight is not None or known.options.rate is not None
 
 
-def lock(tx: "Transaction", queues: Iterable[Known]) -> None:
+def lock(tx: Transaction, queues: Iterable[Known]) -> None:
     """Locks the limited ones of queues, in one order everywhere. Call it once in a transaction, before `allowance`.
     psycopg.Error."""
     if numbers := sorted({known.number for known in queues if is_limited(known)}):
         tx.ask(_LOCK, [Int4s(numbers)])
 
 
-def room(tx: "Transaction", known: Known, count: int) -> int:
+def room(tx: Transaction, known: Known, count: int) -> int:
     """Returns how many of `count` messages may be out too, as the bound of messages in flight says. psycopg.Error."""
     most = known.options.max_in_flight
     if most is None:
@@ -51,7 +48,7 @@ def room(tx: "Transaction", known: Known, count: int) -> int:
     return max(min(count, most - _out(tx, known, most)), 0)
 
 
-def allowance(tx: "Transaction", known: Known, count: int) -> int:
+def allowance(tx: Transaction, known: Known, count: int) -> int:
     """Returns how many of `count` messages a queue may hand out now. psycopg.Error."""
     lock(tx, [known])
     count = room(tx, known, count)
@@ -66,7 +63,7 @@ def allowance(tx: "Transaction", known: Known, count: int) -> int:
     return count
 
 
-def given(tx: "Transaction", known: Known, count: int) -> None:
+def given(tx: Transaction, known: Known, count: int) -> None:
     """Counts messages as handed out, after `allowance`. psycopg.Error."""
     if known.options.rate is None or not count:
         return
@@ -78,7 +75,7 @@ def given(tx: "Transaction", known: Known, count: int) -> None:
         _wake(tx, known, pace)  # nobody else asks, if others wait already
 
 
-def limited(tx: "Transaction", known: Known) -> str:
+def limited(tx: Transaction, known: Known) -> str:
     """Returns the option that keeps all visible messages of a queue back, empty if none does: see `Stats.limited`. For
     a queue that has visible messages. psycopg.Error."""
     options = known.options
@@ -91,11 +88,11 @@ def limited(tx: "Transaction", known: Known) -> str:
     return "" if tx.rows(_ANY_VISIBLE, [known.number]) else "group-in-flight"
 
 
-def _out(tx: "Transaction", known: Known, most: int) -> int:
+def _out(tx: Transaction, known: Known, most: int) -> int:
     return int(tx.rows(_OUT, [known.number, most])[0][0])
 
 
-def _pace(tx: "Transaction", known: Known) -> tuple[Pace, int]:
+def _pace(tx: Transaction, known: Known) -> tuple[Pace, int]:
     """Returns a queue's pace, and the time for it."""
     found = tx.rows(_PACE, [known.number])
     now = tx.shared.now()
@@ -107,12 +104,12 @@ def _pace(tx: "Transaction", known: Known) -> tuple[Pace, int]:
     return pace, begin if now < begin < now + SECOND else now
 
 
-def _keep(tx: "Transaction", known: Known, pace: Pace) -> None:
+def _keep(tx: Transaction, known: Known, pace: Pace) -> None:
     rate, *state = pace.state
     tx.ask(_KEEP, [known.number, repr(rate), *state])
 
 
-def _wake(tx: "Transaction", known: Known, pace: Pace) -> None:
+def _wake(tx: Transaction, known: Known, pace: Pace) -> None:
     """Has receives that wait tried again when the rate lets the next message out."""
     at, number = pace.next, max(int(known.options.rate or 0), 1)
     tx.later(lambda: tx.shared.wake_at(known, at, number))

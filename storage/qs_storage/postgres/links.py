@@ -17,12 +17,10 @@ from psycopg import errors as pg
 
 from ..engine import NotKnownError, QueueFullError, StorageError, UnavailableError
 from . import schema
-from .pipeline import Pipeline
+from .pipeline import Connection, Pipeline
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Row = tuple[Any, ...]
-Connection = psycopg.Connection[Row]
 
 PATIENCE = 10.0
 """Seconds for which a request waits for a database that does not answer, before it is refused."""

@@ -22,11 +22,12 @@ from .arrays import Int2s, Int8s
 from .entering import enter
 from .known import CLAIMED, DELAYED, IN_FLIGHT, PARKED, Known, Shared
 from .leaving import Leaver, left, take_out
-from .links import Row
+from .pipeline import Row
 from .pushing import New, line_up
+from .running import run
 from .settling import refusal
 from .taking import message_of
-from .transaction import Transaction, run
+from .transaction import Transaction
 
 _AT_ONCE = 1000
 """Messages that a purge removes with one statement."""

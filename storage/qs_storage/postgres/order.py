@@ -10,17 +10,13 @@ before have committed, and transactions seldom wait for each other in a circle.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from .arrays import Bools, Int4s, Int8s, Texts, columns
 from .known import FOREVER, PARKED, Known, level_of, number_at, place_of
 from .line import HIDDEN_AS, HIDE, LINE_UP, LINED_AS
+from .transaction import Entrant, Group, Transaction
 
-if TYPE_CHECKING:
-    from .transaction import Transaction
-
-Group = tuple[Known, str]
 _TURN = "\x01"
 """Begins the names of groups that no client can name: in a fair queue, the messages of a priority without a group take
 turns with the groups as if they were one, of which any number may be out."""
@@ -79,18 +75,6 @@ RETURNING queue, id, place"""
 """A row that somebody else has locked is being received: it stays."""
 
 
-class Entrant(NamedTuple):
-    """A new message of a group, which is visible. size: bytes of payload and headers."""
-
-    mid: int
-    priority: int
-    size: int
-    reason: str | None
-
-
-# -- what a transaction notes
-
-
 def group_of(known: Known, group: str | None, priority: int) -> str | None:
     """Returns the group in the rows of a message. group: as pushed, or from rows of any queue."""
     if group and not is_turn(group):
@@ -108,17 +92,17 @@ def most_of(known: Known, group: str) -> int:
     return _ANY if is_turn(group) else known.options.group_in_flight or 1
 
 
-def enter(tx: "Transaction", known: Known, group: str, entrant: Entrant) -> None:
+def enter(tx: Transaction, known: Known, group: str, entrant: Entrant) -> None:
     """Notes a new message: `arrange` puts it into the line, or hides it."""
     tx.groups.setdefault((known, group), []).append(entrant)
 
 
-def touch(tx: "Transaction", known: Known, group: str) -> None:
+def touch(tx: Transaction, known: Known, group: str) -> None:
     """Notes a group of which a message has left, or has become visible or delayed."""
     tx.groups.setdefault((known, group), [])
 
 
-def touch_left(tx: "Transaction", known: Known, group: str | None) -> None:
+def touch_left(tx: Transaction, known: Known, group: str | None) -> None:
     """Notes the group of a message that has left its queue. group: from its rows, None if that is not known."""
     if group is not None:
         touch(tx, known, group)
@@ -127,7 +111,7 @@ def touch_left(tx: "Transaction", known: Known, group: str | None) -> None:
             touch(tx, known, f"{_TURN}{priority}")
 
 
-def touch_taken(tx: "Transaction", known: Known, group: str | None) -> None:
+def touch_taken(tx: Transaction, known: Known, group: str | None) -> None:
     """Notes the group of a message that was handed out, if another one of it may follow at once."""
     if group is not None and most_of(known, group) > 1:
         touch(tx, known, group)
@@ -136,7 +120,7 @@ def touch_taken(tx: "Transaction", known: Known, group: str | None) -> None:
 # -- putting groups right
 
 
-def arrange(tx: "Transaction", *, patient: bool = True) -> dict[Group, int]:
+def arrange(tx: Transaction, *, patient: bool = True) -> dict[Group, int]:
     """Puts the groups right that the transaction has noted. patient: False to leave groups to `catch_up` whose locks
     others hold: for a transaction that has locked other things since it had the locks of groups. Returns the groups of
     which something has come into the line, each with the place of the first. psycopg.Error."""
@@ -149,7 +133,7 @@ def arrange(tx: "Transaction", *, patient: bool = True) -> dict[Group, int]:
     return moved
 
 
-def catch_up(tx: "Transaction") -> None:
+def catch_up(tx: Transaction) -> None:
     """Notes the groups that were left by an impatient `arrange`."""
     behind = dict(tx.shared.behind)
     for known, group in behind:
@@ -172,7 +156,7 @@ def _locks(groups: Iterable[Group]) -> tuple[list[tuple[int, bool]], dict[Group,
     return queues, {group: _hash(group) for group in groups if counts[group[0].number] <= _MANY}
 
 
-def _lock(tx: "Transaction", groups: Iterable[Group]) -> list[Group]:
+def _lock(tx: Transaction, groups: Iterable[Group]) -> list[Group]:
     queues, hashes = _locks(groups)
     tx.ask(_LOCK_QUEUES, columns(queues, (Int4s, Bools)))
     if hashes:
@@ -180,7 +164,7 @@ def _lock(tx: "Transaction", groups: Iterable[Group]) -> list[Group]:
     return list(groups)
 
 
-def _try_lock(tx: "Transaction", groups: Iterable[Group]) -> list[Group]:
+def _try_lock(tx: Transaction, groups: Iterable[Group]) -> list[Group]:
     """Locks groups that nobody else has locked, and returns them. The others are noted as left behind."""
     queues, hashes = _locks(groups)
     whole = {row[0] for row in tx.rows(_TRY_QUEUES, columns(queues, (Int4s, Bools)))}
@@ -192,7 +176,7 @@ def _try_lock(tx: "Transaction", groups: Iterable[Group]) -> list[Group]:
     return locked
 
 
-def _arrange(tx: "Transaction", groups: Sequence[tuple[Group, list[Entrant]]]) -> dict[Group, int]:
+def _arrange(tx: Transaction, groups: Sequence[tuple[Group, list[Entrant]]]) -> dict[Group, int]:
     """Puts groups right that are locked. Returns those of which something has come into the line, with the place of
     the first."""
     asked = [(known.number, name, most_of(known, name), _width(known)) for (known, name), _ in groups]
@@ -286,7 +270,7 @@ def _width(known: Known) -> int:
     return 1 if known.options.fair else _ANY
 
 
-def _demote(tx: "Transaction", plans: Sequence[_Plan]) -> None:
+def _demote(tx: Transaction, plans: Sequence[_Plan]) -> None:
     """Takes messages out of the line that must not be there."""
     if not plans:
         return
@@ -300,7 +284,7 @@ def _demote(tx: "Transaction", plans: Sequence[_Plan]) -> None:
             plan.note_received(received)
 
 
-def _promote(tx: "Transaction", plans: Sequence[_Plan]) -> dict[Group, int]:
+def _promote(tx: Transaction, plans: Sequence[_Plan]) -> dict[Group, int]:
     """Puts messages into the line that wait. Returns the groups, each with the place of its first one."""
     asked = [(plan.known.number, mid, plan.turn(mid)) for plan in plans for mid in plan.wanted if mid in plan.parked]
     if not asked:

@@ -12,6 +12,7 @@ from itertools import chain, count
 from struct import pack
 from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
+from psycopg import Connection as PsycopgConnection
 from psycopg import OperationalError
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
@@ -20,8 +21,9 @@ from psycopg.pq import ExecStatus, Format
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
-    from .links import Connection, Row
 
+Row = tuple[Any, ...]
+Connection = PsycopgConnection[Row]
 Packer = Callable[[Any], bytes]
 _PARAMETER = re.compile(r"%b::([a-z0-9]+(?:\[\])?)")
 _FAILED = (ExecStatus.FATAL_ERROR, ExecStatus.PIPELINE_ABORTED)
@@ -108,13 +110,13 @@ class Answer:
         self._pipeline = pipeline
         self.result: PGresult | None = None
 
-    def fetchall(self) -> "list[Row]":
+    def fetchall(self) -> list[Row]:
         """Returns the rows. psycopg.Error, of this statement or of one before it."""
         if self.result is None:
             self._pipeline.read()
         return self._pipeline.rows(self.result)
 
-    def __iter__(self) -> "Iterator[Row]":
+    def __iter__(self) -> Iterator[Row]:
         return iter(self.fetchall())
 
     @property
@@ -134,7 +136,7 @@ class Pipeline:
     stand in the statement: psycopg would choose types by the values, and prepare one statement anew for each size of
     number."""
 
-    def __init__(self, connection: "Connection", heard: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, connection: Connection, heard: Callable[[], object] = lambda: None) -> None:
         """heard: called when the database has answered."""
         self._heard = heard
         self._libpq = connection.pgconn
@@ -203,7 +205,7 @@ class Pipeline:
             self._libpq.consume_input()
         return self._libpq.get_result()
 
-    def rows(self, result: "PGresult | None") -> "list[Row]":
+    def rows(self, result: "PGresult | None") -> list[Row]:
         """Returns the rows of a result. psycopg.Error for an error."""
         if result is None:
             raise OperationalError("the database has not answered")

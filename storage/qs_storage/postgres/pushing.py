@@ -11,7 +11,7 @@ from . import order
 from .arrays import Array, Blobs, Bools, Int2s, Int4s, Int8s, Texts, columns
 from .known import DELAYED, FOREVER, PLAIN_PLACE, Known, place_of
 from .line import HIDDEN_AS, HIDE, LINE_UP, LINED_AS
-from .transaction import Transaction
+from .transaction import Entrant, Transaction
 
 if TYPE_CHECKING:
     from .pipeline import Answer
@@ -223,7 +223,7 @@ def line_up(tx: Transaction, new: Sequence[New], reasons: Sequence[str | None] =
             hidden.append((known.number, mid, place, tx.now + draft.delay, 0, size, DELAYED, group, reason))
             tx.due(tx.now + draft.delay)
         elif group is not None:
-            order.enter(tx, known, group, order.Entrant(mid, draft.priority, size, reason))
+            order.enter(tx, known, group, Entrant(mid, draft.priority, size, reason))
         else:
             lined.append((known.number, place, mid, 0, size, None, reason))
             tx.arrive(known, place)

@@ -18,9 +18,10 @@ from ..remote_engine import Delete, Extend, Operation, Push, Receive, Reject, Re
 from .known import Shared
 from .links import Link, is_passing
 from .pushing import push
+from .running import run_on
 from .settling import delete, settle
 from .taking import take
-from .transaction import Transaction, run_on
+from .transaction import Transaction
 
 _logger = logging.getLogger(__name__)
 _OPERATIONS = 512

@@ -13,8 +13,8 @@ from .arrays import Bools, Int4s, Int8s, columns
 from .known import FOREVER, LEVELS, PARKED, Known, Shared, priority_at
 from .leaving import Leaver, drop
 from .line import HIDDEN_AS, HIDE, LINE_UP, LINED_AS
-from .links import Row
-from .transaction import Transaction
+from .pipeline import Row
+from .transaction import Group, Transaction
 
 _MOST = 2000
 """Messages of one statement."""
@@ -133,7 +133,7 @@ def _take(tx: Transaction, taking: _Taking) -> None:
         limits.given(tx, known, taking.handed.get(known, 0))
 
 
-def _before(tx: Transaction, taking: _Taking, found: list[Row], followers: Mapping[order.Group, int]) -> list[Row]:
+def _before(tx: Transaction, taking: _Taking, found: list[Row], followers: Mapping[Group, int]) -> list[Row]:
     """Returns the first of these messages, those that come before what has come into the line because they were taken.
     Puts the others back. followers: from `order.arrange`."""
     turns = {known: turn if taking.given else 0 for turn, known in enumerate(taking.queues)}

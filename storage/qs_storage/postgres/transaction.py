@@ -1,17 +1,27 @@
 """One transaction: its statements, and its effects in memory, which count only when it is committed."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
 from ..remote_engine import Operation, end_all
-from . import order
 from .known import Known, Shared, level_of
 
 if TYPE_CHECKING:
-    from .links import Link, Row
-    from .pipeline import Answer, Pipeline
+    from .pipeline import Answer, Pipeline, Row
 
-T = TypeVar("T")
+Group = tuple[Known, str]
+
+
+class Entrant(NamedTuple):
+    """A new message of a group, which is visible. size: bytes of payload and headers."""
+
+    mid: int
+    priority: int
+    size: int
+    reason: str | None
+
+
+# -- what a transaction notes
 
 
 class Transaction:
@@ -34,7 +44,7 @@ class Transaction:
         """Operations that end, with their results or errors."""
         self.made: dict[str, Known] = {}
         """The queues that this transaction has made, or found to be new."""
-        self.groups: dict[order.Group, list[order.Entrant]] = {}
+        self.groups: dict[Group, list[Entrant]] = {}
         """Groups that have to be put right before the commit, with their new messages: see `order.py`."""
         self.arrived: dict[Known, dict[int, int]] = {}
         """The lowest places of rows that have come into lines, by priority: see `level_of`. Empty for a queue whose
@@ -95,31 +105,3 @@ class Transaction:
         for known, places in self.arrived.items():
             self.shared.arrived(known, places.values(), self._brought[known])
         end_all([operation for operation, _ in self.results])
-
-
-def run_on(link: "Link", shared: Shared, step: Callable[[Transaction], T]) -> T:
-    """Runs a step as one transaction on a link, and settles it: see `Link.transact`."""
-
-    def begun(pipeline: "Pipeline") -> tuple[Transaction, T]:
-        transaction = Transaction(pipeline, shared)
-        result = step(transaction)
-        order.arrange(transaction)
-        return transaction, result
-
-    transaction, result = link.transact(begun)
-    transaction.settle()
-    return result
-
-
-def run(shared: Shared, step: Callable[[Transaction], T]) -> T:
-    """Runs a step as one transaction, again if it fails for a reason that may pass, and settles it: see `Links.run`."""
-
-    def begun(pipeline: "Pipeline") -> tuple[Transaction, T]:
-        transaction = Transaction(pipeline, shared)
-        result = step(transaction)
-        order.arrange(transaction)
-        return transaction, result
-
-    transaction, result = shared.links.run(begun)
-    transaction.settle()
-    return result

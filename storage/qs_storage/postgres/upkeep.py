@@ -16,11 +16,12 @@ from . import order
 from .known import Known, Shared, options_from
 from .leaving import Leaver, drop
 from .links import Link
+from .running import run, run_on
 from .settling import end_due
-from .transaction import Transaction, run, run_on
+from .transaction import Transaction
 
 if TYPE_CHECKING:
-    from .links import Row
+    from .pipeline import Row
 
 _logger = logging.getLogger(__name__)
 LOOK = 1.0

@@ -497,7 +497,7 @@ def _calm_upkeep() -> None:
 
 def finish(engine: "PostgresEngine") -> None:
     """Ends and removes all that is due, as the engine's thread does, and looks at what other servers have done."""
-    from qs_storage.postgres.transaction import run
+    from qs_storage.postgres.running import run
 
     look_anew(engine)
     upkeep = engine._upkeep
