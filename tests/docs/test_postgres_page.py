@@ -67,7 +67,7 @@ def test_postgres_page_examples(
     assert run_console_blocks(page) == 1
     psql(server, grants.body)
     page.write_text(_with_port(serving, server), encoding="utf-8")
-    assert run_console_blocks(page) == 4
+    assert run_console_blocks(page) == 5
     assert "postgres_oldest_snapshot_seconds " in console.run(Step("qs figures 'postgres_*'", "", 0))
     _refused(server)
 
@@ -154,3 +154,23 @@ def test_postgres_page_names_every_table(server: Postgres) -> None:
         assert sorted(named) == database.sql(
             "SELECT table_name::text FROM information_schema.tables WHERE table_schema = 'qs' ORDER BY 1"
         )
+
+
+@pytest.mark.parametrize("bound", ["PATIENCE", "COMMIT_PATIENCE", "OLD_SNAPSHOT", "NAMES", "SETTINGS"])
+def test_postgres_page_gives_bounds(bound: str) -> None:
+    """Times, the number of connections and the settings for a role are those of the code."""
+    from qs_storage.postgres import links, upkeep  # only where psycopg is
+
+    told = {
+        "PATIENCE": f"The server has tried for {links.PATIENCE:g} s",
+        "COMMIT_PATIENCE": f"A commit that has no answer after {links.COMMIT_PATIENCE:g} s is `not-known`",
+        "OLD_SNAPSHOT": f"looks every {upkeep._RARELY:g} s, and warns in its log when it is more than "
+        f"{upkeep.OLD_SNAPSHOT:g} s",
+        "NAMES": f"target_session_attrs={links._KEPT_ALIVE['target_session_attrs']}",
+        "SETTINGS": "ignore_startup_parameters = options",
+    }
+    assert told[bound] in WORDS
+    if bound == "SETTINGS":
+        for_role = dict(re.findall(r"^ALTER ROLE qs_server SET (\w+) = '?(\w+)'?;$", TEXT, re.MULTILINE))
+        usual = {"client_min_messages", "default_transaction_isolation", "bytea_output", "standard_conforming_strings"}
+        assert for_role == {name: value for name, value in links._SETTINGS.items() if name not in usual}

@@ -45,6 +45,8 @@ _SETTINGS = {
     "lock_timeout": "0",
     # The locks of a server that has stopped in the middle of a transaction must not hold others up.
     "idle_in_transaction_session_timeout": "10s",
+    # A session whose connection was given up ends, and does not wait for a lock until a standby is back.
+    "client_connection_check_interval": "5s",
     "client_min_messages": "warning",
     "default_transaction_isolation": "read\\ committed",
     "bytea_output": "hex",
@@ -307,8 +309,9 @@ def describe(dsn: str) -> str:
     try:
         with psycopg.connect(with_settings(dsn)) as connection:
             schema.check(connection)
-            info = connection.info
-        return f"the database {info.dbname} on {info.host}:{info.port} has the schema qs in version {schema.VERSION}"
+            info = connection.info  # of an open connection alone
+            where = f"the database {info.dbname} on {info.host}:{info.port}"
+        return f"{where} has the schema qs in version {schema.VERSION}"
     except psycopg.Error as error:
         return f"cannot be asked now: {line_of(error)}"
 

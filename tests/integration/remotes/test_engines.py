@@ -203,10 +203,10 @@ def test_a_name_that_nobody_has(tmp_path: Path, installed: Callable[[], set[str]
         assert "<queue>" not in wire.ask(request("list-queues"))
     done = run_server("--root", str(root), "--port", "0", "--storage", "wax")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "'null', 'memcached', 'sqs', 'tape'" in done.stderr
+    assert "'null', 'memcached', 'postgres', 'sqs', 'tape'" in done.stderr
     (root / "q").mkdir()
     (root / "q" / ".queue.toml").write_text('storage = "wax"\n')
     done = run_server("--root", str(root), "--port", "0")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert "there is no storage 'wax'; there are 'journal', 'files'" in done.stderr
-    assert done.stderr.endswith("'memcached', 'sqs', 'tape'\n")
+    assert done.stderr.endswith("'memcached', 'postgres', 'sqs', 'tape'\n")
