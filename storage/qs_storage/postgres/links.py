@@ -123,6 +123,8 @@ class Link:
         """Returns the open connection. Connects if there is none. psycopg.Error, StorageError."""
         connection, pipeline = self._connection, self._pipeline
         if connection is None or pipeline is None or connection.closed:
+            if self._watch.hurries:
+                raise UnavailableError("the storage is being closed, and connects to PostgreSQL no more")
             connection = psycopg.connect(self._dsn, autocommit=True)
             try:
                 schema.check(connection)
@@ -210,6 +212,8 @@ class Watchdog:
     def __init__(self) -> None:
         self._until: dict[Link, float] = {}
         self._most = COMMIT_PATIENCE
+        self.hurries = False
+        """True when this server stops: a connection that has to be made anew would take too long."""
 
     def begin(self, link: Link, seconds: float) -> None:
         self._until[link] = time.monotonic() + min(seconds, self._most)
@@ -217,6 +221,7 @@ class Watchdog:
     def hurry(self, seconds: float) -> None:
         """Gives all answers so much time at most from now on, as this server stops."""
         self._most = seconds
+        self.hurries = True
         until = time.monotonic() + seconds
         for link, later in list(self._until.items()):
             self._until[link] = min(later, until)
