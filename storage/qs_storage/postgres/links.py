@@ -5,6 +5,7 @@ the caller may repeat it. From then on, an error means that nobody knows, and th
 """
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -28,8 +29,9 @@ COMMIT_PATIENCE = 30.0
 """Seconds for which a commit waits for its answer, before it is said to be not known. A commit that waits for a standby
 waits for as long as that takes: a short bound would call every slow standby a fault."""
 _LONGEST_PAUSE = 1.0
-_STOPPING = 3.0
-"""Seconds that a stop leaves to what is under way."""
+_STOPPING = 2.0
+"""Seconds that a stop leaves to what is under way: with the second until that is noticed, less than the time after
+which a stop is cut short."""
 _SETTINGS = {
     # The planner knows these tables as they were at the last ANALYZE, when they may have been empty: then it would read
     # whole tables, with all their dead rows. Each statement here is for one index.
@@ -211,20 +213,19 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._until: dict[Link, float] = {}
-        self._most = COMMIT_PATIENCE
+        self._end = math.inf
         self.hurries = False
         """True when this server stops: a connection that has to be made anew would take too long."""
 
     def begin(self, link: Link, seconds: float) -> None:
-        self._until[link] = time.monotonic() + min(seconds, self._most)
+        self._until[link] = min(time.monotonic() + seconds, self._end)
 
     def hurry(self, seconds: float) -> None:
         """Gives all answers so much time at most from now on, as this server stops."""
-        self._most = seconds
         self.hurries = True
-        until = time.monotonic() + seconds
-        for link, later in list(self._until.items()):
-            self._until[link] = min(later, until)
+        self._end = time.monotonic() + seconds
+        for link, until in list(self._until.items()):
+            self._until[link] = min(until, self._end)
 
     def end(self, link: Link) -> None:
         self._until.pop(link, None)
