@@ -1,6 +1,7 @@
 """The page about queues in PostgreSQL is true: its commands and statements are run, and its tables and bounds are those
 of the storage."""
 
+import inspect
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -156,17 +157,20 @@ def test_postgres_page_names_every_table(server: Postgres) -> None:
         )
 
 
-@pytest.mark.parametrize("bound", ["PATIENCE", "COMMIT_PATIENCE", "OLD_SNAPSHOT", "NAMES", "SETTINGS"])
+@pytest.mark.parametrize("bound", ["PATIENCE", "COMMIT_PATIENCE", "OLD_SNAPSHOT", "CONNECTIONS", "NAMES", "SETTINGS"])
 def test_postgres_page_gives_bounds(bound: str) -> None:
     """Times, the number of connections and the settings for a role are those of the code."""
-    from qs_storage.postgres import links, upkeep  # only where psycopg is
+    from qs_storage.postgres import engine, links, upkeep  # only where psycopg is
 
+    connections = inspect.signature(engine.PostgresEngine).parameters["connections"].default
     told = {
         "PATIENCE": f"The server has tried for {links.PATIENCE:g} s",
         "COMMIT_PATIENCE": f"A commit that has no answer after {links.COMMIT_PATIENCE:g} s is `not-known`",
         "OLD_SNAPSHOT": f"looks every {upkeep._RARELY:g} s, and warns in its log when it is more than "
         f"{upkeep.OLD_SNAPSHOT:g} s",
         "NAMES": f"target_session_attrs={links._KEPT_ALIVE['target_session_attrs']}",
+        "CONNECTIONS": f"at most {2 * connections + 4} connections (twice `--postgres-connections`, which is "
+        f"{connections}, and 4 more)",
         "SETTINGS": "ignore_startup_parameters = options",
     }
     assert told[bound] in WORDS
