@@ -12,7 +12,7 @@ pytestmark = needs_postgres
 
 
 @pytest.mark.slow
-def test_a_few_faults(tmp_path: Path) -> None:
+def test_a_few_faults_of_a_cluster(tmp_path: Path) -> None:
     """A failover, and a killed server. Some 20 s."""
     with world(tmp_path, SEED) as at:
         for fault in (kill_primary, kill_server):
@@ -22,7 +22,7 @@ def test_a_few_faults(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_many_faults(tmp_path: Path) -> None:
+def test_many_faults_of_a_cluster(tmp_path: Path) -> None:
     """Thirty rounds, in which each fault comes several times. Takes some three minutes."""
     print(f"repeat with QS_KILL_SEED={SEED}")
     faults = [FAULTS[number % len(FAULTS)] for number in range(30)]

@@ -202,7 +202,7 @@ def _settle(place: Place) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_terminated_at_each_statement(place: Place, name: str) -> None:
-    """The same when an administrator ends all connections before the statement comes."""
+    """An administrator ends all connections before the statement: nothing answered is lost or done twice."""
     before, do = OPERATIONS[name]
     numbers, old, new = statements(place, before, do)
 

@@ -110,7 +110,7 @@ OPERATIONS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.usefixtures("impatient")
-def test_killed(own: Database, engine: Any, mortal: Postgres, threads: ThreadPoolExecutor) -> None:
+def test_database_killed(own: Database, engine: Any, mortal: Postgres, threads: ThreadPoolExecutor) -> None:
     """While there is no database each operation fails with its address, and changes nothing; afterwards all goes on."""
     push(engine, b"x")
     mortal.kill()
@@ -137,7 +137,7 @@ def test_restarted_meanwhile(own: Database, engine: Any, mortal: Postgres, threa
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGQUIT])
-def test_stopped(own: Database, engine: Any, mortal: Postgres, sig: int) -> None:
+def test_database_stopped(own: Database, engine: Any, mortal: Postgres, sig: int) -> None:
     """The first request after an orderly restart, or one after a crash, finds new connections."""
     push(engine, b"x")
     mortal.stop(sig)

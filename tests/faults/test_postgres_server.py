@@ -131,7 +131,7 @@ def test_a_stop_while_the_database_hangs(mortal: Postgres, server: ServerProcess
 
 
 def test_a_stop_gives_back(own: Database, server: ServerProcess, tmp_path: Path) -> None:
-    """What a subscriber held is visible to another server as soon as this one has stopped."""
+    """Messages that a subscriber held are visible to another server as soon as this one has stopped."""
     with serving(tmp_path / "other", "--postgres", own.dsn) as second, Wire(second) as other:
         with Wire(server) as wire:
             wire.ask(push("q", "x"))
@@ -143,7 +143,7 @@ def test_a_stop_gives_back(own: Database, server: ServerProcess, tmp_path: Path)
 
 @pytest.mark.slow
 def test_what_a_dead_server_held(own: Database, server: ServerProcess, tmp_path: Path) -> None:
-    """What the subscribers of a killed server held comes back at another one within 10 s. Some 10 s."""
+    """Messages that the subscribers of a killed server held come back at another one within 10 s. Some 10 s."""
     with serving(tmp_path / "other", "--postgres", own.dsn) as second, Wire(second) as other:
         with Wire(server) as wire:
             wire.ask(push("q", "x"))

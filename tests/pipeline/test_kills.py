@@ -310,7 +310,7 @@ def test_two_kills_of_a_route(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @needs_postgres
 def test_kills_of_a_route_over_postgres(database: Database, tmp_path: Path) -> None:
-    """The same with queues of PostgreSQL, and a kill of the driver. Takes 80 s."""
+    """Kills of server, driver and JVM leave each message once in the target queue, over PostgreSQL. Takes 80 s."""
     flags = "--postgres", database.dsn, "--storage", "postgres"
     assert kill_route(tmp_path, ["server", "driver", "server+jvm+driver"], SEED, flags) > 0
 

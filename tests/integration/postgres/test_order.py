@@ -193,7 +193,7 @@ def test_keys_of_both_kinds(engines: "list[PostgresEngine]") -> None:
 
 
 def test_one_of_many_with_a_unique_key(engines: "list[PostgresEngine]") -> None:
-    """Of many pushes at once with one unique key, one is stored, while its message ends and the next one comes."""
+    """One of many pushes at once with one unique key is stored, while its message ends and the next one comes."""
     make(engines, Options())
     stop = threading.Event()
     ids: set[int] = set()

@@ -53,7 +53,7 @@ def together(*calls: Callable[[], T]) -> list[T]:
 
 
 def test_get_receives_once(engines: "list[PostgresEngine]") -> None:
-    """Of those who get one message at the same time, one receives it, and the others see it in flight."""
+    """One of those who get one message at the same time receives it, and the others see it in flight."""
     for _ in range(ROUNDS):
         [mid] = engines[0].queue("q").push([Draft(b"x")])
         calls = [partial(engine.queue("q").get, mid, peek=False, visibility=10**9) for engine in engines]
@@ -78,7 +78,7 @@ def test_one_claim_is_made_once(engines: "list[PostgresEngine]") -> None:
 
 
 def test_one_batch_is_published_once(engines: "list[PostgresEngine]") -> None:
-    """Of two servers that publish a batch at the same time, one does."""
+    """One of two servers that publish a batch at the same time does."""
     for batch in range(ROUNDS):
         engines[0].queue("q").batches.stage("p", (batch, 0, 0), [Draft(b"x")] * 3)
         calls = [partial(engine.queue("q").batches.publish, "p", batch, [(0, 0)]) for engine in engines]
@@ -108,7 +108,7 @@ def test_a_dead_letter_queue_that_another_server_removed(engines: "list[Postgres
 
 
 def test_letters_for_a_queue_of_another_storage(engines: "list[PostgresEngine]") -> None:
-    """They stay."""
+    """Dead letters of a queue that has another storage now stay where they are."""
     elsewhere = cast(Queue, SimpleNamespace(options=Options(storage="null")))
     with pytest.raises(UnsupportedError, match="'null'"):
         engines[0].queue("dead").redrive.move([(1, elsewhere)])

@@ -105,7 +105,7 @@ class Delivery:
 
 @dataclass
 class Ledger:
-    """What all clients were told. Any thread may write, under the condition `changed`."""
+    """Holds what all clients were told. Any thread may write, under the condition `changed`."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     pushed: dict[str, int] = field(default_factory=dict)

@@ -78,7 +78,7 @@ async def world(tmp_path: Path, autojump_clock: Clock) -> AsyncIterator[World]:
 
 
 async def test_requests_of_many_clients_are_submitted_together(world: World, autojump_clock: Clock) -> None:
-    """What comes in one poll cycle reaches the engine in one call, and all get their own answers from one sweep."""
+    """Requests of one poll cycle reach the engine in one call, and all get their own answers from one sweep."""
     clients = [world.connect() for _ in range(5)]
     for number, client in enumerate(clients):
         await client.stream.send_all(push("g", f"m{number}", req=str(number)).encode())
@@ -332,7 +332,7 @@ async def test_subscription_holds_what_it_gets(world: World, autojump_clock: Clo
 
 
 async def test_figures(world: World, autojump_clock: Clock) -> None:
-    """What was done without a batch is counted among the server's figures."""
+    """Operations that were done without a batch are counted among the server's figures."""
     client = world.connect()
     one, two = mids(await world.ask(client, push_list("g", "1", "2")))
     await world.ask(client, receive("g", max=2))
