@@ -21,6 +21,7 @@ from qs_storage.engine import (
     Receipt,
 )
 from qs_storage.postgres.known import FOREVER
+from qs_storage.postgres.links import with_settings
 
 pytestmark = needs_postgres
 _numbers = itertools.count(1)
@@ -123,6 +124,9 @@ class Place:
         self.clock = ManualClock()
         dsn = database.server.dsn_of(database.name, port=proxy.port)
         self.engine = engine_on(database, root, self.clock, dsn=dsn)
+        for part in (self.engine._upkeep, self.engine._heartbeat):  # their statements are not those to be cut
+            part._link._dsn = with_settings(database.dsn)
+            part._link.cut()
 
     def prepared(self, before: Do) -> At:
         """Makes queues with messages. What is prepared is the same each time, and the engine has its connections."""
@@ -160,15 +164,16 @@ def place(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
         place.engine.close()
 
 
-def statements(place: Place, before: Do, do: Do) -> tuple[list[int], list[Any], list[Any]]:
-    """Does the operation without a cut. Returns at which messages to cut, and the states before and after."""
+def statements(place: Place, before: Do, do: Do) -> tuple[list[tuple[str, int]], list[Any], list[Any]]:
+    """Does the operation without a cut. Returns its statements, each with the number of the same before it, and the
+    states before and after."""
     at = place.prepared(before)
     old = place.shown(at)
     place.proxy.arm()
     do(at)
     sent = list(place.proxy.sent)
     place.proxy.arm()
-    return [number for number, each in enumerate(sent) if each.kind in "QBS"], old, place.shown(at)
+    return [(text, sent[:number].count(text)) for number, text in enumerate(sent)], old, place.shown(at)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -176,22 +181,21 @@ def test_cut_at_each_statement(place: Place, name: str) -> None:
     """The engine repeats what was not committed; what is not known is only said when the commit was sent, and then the
     operation is done as a whole or not at all."""
     before, do = OPERATIONS[name]
-    numbers, old, new = statements(place, before, do)
-    assert numbers
+    found, old, new = statements(place, before, do)
     unknown = 0
-    for number, passes in itertools.product(numbers, (False, True)):
+    for (text, nth), passes in itertools.product(found, (False, True)):
         at = place.prepared(before)
-        place.proxy.arm(number, passes=passes)
+        place.proxy.arm(text, nth, passes=passes)
         try:
             do(at)
         except NotKnownError:
             unknown += 1
-            assert place.proxy.was_sent("COMMIT"), (number, passes, place.proxy.sent)
+            assert "COMMIT" in place.proxy.sent, (text, nth, passes, place.proxy.sent)
             _settle(place)
-            assert place.shown(at) in (old, new), (number, passes)
+            assert place.shown(at) in (old, new), (text, nth, passes)
         else:
             _settle(place)
-            assert place.shown(at) == new, (number, passes)
+            assert place.shown(at) == new, (text, nth, passes)
     assert unknown
 
 
@@ -200,11 +204,17 @@ def _settle(place: Place) -> None:
     place.database.sql("BEGIN; LOCK TABLE qs.messages, qs.line, qs.hidden, qs.staged, qs.queues; COMMIT")
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+OFTEN = {"push a list", "receive", "delete", "reject", "publish"}
+"""The operations whose connections are also terminated in each run of the tests."""
+
+
+@pytest.mark.parametrize(
+    "name", [each if each in OFTEN else pytest.param(each, marks=pytest.mark.long) for each in OPERATIONS]
+)
 def test_terminated_at_each_statement(place: Place, name: str) -> None:
     """An administrator ends all connections before the statement: nothing answered is lost or done twice."""
     before, do = OPERATIONS[name]
-    numbers, old, new = statements(place, before, do)
+    found, old, new = statements(place, before, do)
 
     def terminate() -> None:
         place.database.sql(
@@ -212,16 +222,16 @@ def test_terminated_at_each_statement(place: Place, name: str) -> None:
             " AND application_name LIKE 'qs%'"
         )
 
-    for number in numbers:
+    for text, nth in found:
         at = place.prepared(before)
-        place.proxy.arm(number, do=terminate)
+        place.proxy.arm(text, nth, do=terminate)
         try:
             do(at)
         except NotKnownError:
-            assert place.proxy.was_sent("COMMIT")
-            assert place.shown(at) in (old, new), number
+            assert "COMMIT" in place.proxy.sent
+            assert place.shown(at) in (old, new), (text, nth)
         else:
-            assert place.shown(at) == new, (number, place.proxy.sent)
+            assert place.shown(at) == new, (text, nth)
 
 
 def test_a_repeated_push_with_a_key(place: Place) -> None:
@@ -230,15 +240,15 @@ def test_a_repeated_push_with_a_key(place: Place) -> None:
     def push(at: At) -> None:
         at.queue.push([Draft(b"a", key="k"), Draft(b"b", key="l")])
 
-    numbers, _, new = statements(place, nothing, push)
+    found, _, new = statements(place, nothing, push)
     repeated = 0
-    for number, passes in itertools.product(numbers, (False, True)):
+    for (text, nth), passes in itertools.product(found, (False, True)):
         at = place.prepared(nothing)
-        place.proxy.arm(number, passes=passes)
+        place.proxy.arm(text, nth, passes=passes)
         try:
             push(at)
         except NotKnownError:
             repeated += 1
             push(at)
-        assert place.shown(at) == new, (number, passes)
+        assert place.shown(at) == new, (text, nth, passes)
     assert repeated

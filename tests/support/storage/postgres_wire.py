@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that knows its messages, and cuts a connection, or does something else, at a chosen one."""
+"""A proxy before PostgreSQL that knows its messages, and cuts a connection, or does something else, at a statement."""
 
 import contextlib
 import socket
@@ -16,14 +16,6 @@ _STARTUP = 196608
 
 
 @dataclass
-class Sent:
-    """A message of a client. kind: its letter; text: the statement that it makes, binds or asks for."""
-
-    kind: str
-    text: str
-
-
-@dataclass
 class _Connection:
     client: socket.socket
     server: socket.socket
@@ -32,10 +24,11 @@ class _Connection:
     statements: dict[str, str] = field(default_factory=dict)
     """By name: the text of what was prepared."""
     cut: bool = False
+    cut_after_sync: bool = False
 
 
 class StatementProxy:
-    """Forwards connections to a server, counts the messages of clients, and cuts the connection of one of them, once.
+    """Forwards connections to a server, notes the statements of clients, and cuts the connection of one of them, once.
 
     The server does what it got before the cut, as long as it takes: meanwhile the client may be back already."""
 
@@ -46,29 +39,28 @@ class StatementProxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
-        self.sent: list[Sent] = []
-        """The messages of clients since `arm`."""
-        self._at: int | None = None
+        self.sent: list[str] = []
+        """The statements that clients have had run since `arm`."""
+        self._text: str | None = None
+        self._left = 0
         self._passes = False
         self._do: Callable[[], object] | None = None
         self._start(self._accept)
 
-    def arm(self, at: int | None = None, *, passes: bool = False, do: Callable[[], object] | None = None) -> None:
-        """Counts messages from 0 again. at: the message at which its connection is cut, None for no cut. passes: the
-        server still gets the message, and only the answer is lost. do: is called before the message is passed on,
-        instead of a cut."""
+    def arm(
+        self,
+        text: str | None = None,
+        nth: int = 0,
+        *,
+        passes: bool = False,
+        do: Callable[[], object] | None = None,
+    ) -> None:
+        """Notes statements anew. text: the statement at which its connection is cut, None for no cut; nth: how many of
+        the same are let through before. passes: the server still gets the statement and the end of its round trip, and
+        only the answers are lost. do: is called before the statement is passed on, instead of a cut."""
         with self._lock:
             self.sent = []
-            self._at, self._passes, self._do = at, passes, do
-
-    @property
-    def has_cut(self) -> bool:
-        """Tells whether the message for the cut has come."""
-        return self._at is not None and len(self.sent) > self._at
-
-    def was_sent(self, text: str) -> bool:
-        """Tells whether a client has sent that statement since `arm`, to be run."""
-        return any(sent.text == text and sent.kind in "QB" for sent in list(self.sent))
+            self._text, self._left, self._passes, self._do = text, nth, passes, do
 
     def close(self) -> None:
         with self._lock:
@@ -132,26 +124,33 @@ class StatementProxy:
         """Returns the complete messages that may pass, and whether the cut comes after them."""
         passing = b""
         for message in _messages(connection):
-            if connection.started or message[4:8] != struct.pack("!i", _STARTUP):
-                is_cut = connection.started and self._count(_told(connection, message))
-            else:
-                connection.started, is_cut = True, False
-            if is_cut and self._do is not None:
-                connection.server.sendall(passing)
-                passing, is_cut = b"", False
-                self._do()
-            if is_cut and not self._passes:
-                return passing, True
+            if not connection.started:
+                connection.started = message[4:8] == struct.pack("!i", _STARTUP)
+                passing += message
+                continue
+            text = _told(connection, message)
+            if text is not None and self._note(text):
+                if self._do is not None:
+                    connection.server.sendall(passing)
+                    passing = b""
+                    self._do()
+                elif self._passes:
+                    connection.cut_after_sync = True
+                else:
+                    return passing, True
             passing += message
-            if is_cut:
+            if connection.cut_after_sync and message[:1] in b"SQ":
                 return passing, True
         return passing, False
 
-    def _count(self, sent: Sent) -> bool:
-        """Notes a message. Returns whether it is the one for the cut."""
+    def _note(self, text: str) -> bool:
+        """Notes a statement. Returns whether it is the one for the cut."""
         with self._lock:
-            self.sent.append(sent)
-            return len(self.sent) - 1 == self._at
+            self.sent.append(text)
+            if text != self._text:
+                return False
+            self._left -= 1
+            return self._left == -1
 
     def _down(self, connection: _Connection) -> None:
         """Forwards what the server sends, and nothing any more after a cut."""
@@ -182,16 +181,14 @@ def _messages(connection: _Connection) -> Iterator[bytes]:
         yield message
 
 
-def _told(connection: _Connection, message: bytes) -> Sent:
+def _told(connection: _Connection, message: bytes) -> str | None:
+    """Returns the statement that a message has run, None for other messages."""
     kind, words = chr(message[0]), message[5:].split(b"\0")
-    text = ""
-    if kind == "Q":
-        text = words[0].decode()
-    elif kind == "P":
-        text = connection.statements[words[0].decode()] = words[1].decode()
-    elif kind == "B":
-        text = connection.statements.get(words[1].decode(), "")
-    return Sent(kind, text)
+    if kind == "P":
+        connection.statements[words[0].decode()] = words[1].decode()
+    if kind == "B":
+        return connection.statements.get(words[1].decode(), "")
+    return words[0].decode() if kind == "Q" else None
 
 
 @contextlib.contextmanager
