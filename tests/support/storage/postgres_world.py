@@ -335,8 +335,10 @@ class World:
                 server = ServerProcess(folder / f"root{number}", *flags, port=lasting_port())
                 self._stack.callback(server.kill)
                 self.servers.append(server)
-            with contextlib.closing(Wire(self.servers[0])) as wire:
+            with Wire(self.servers[0]) as wire, Wire(self.servers[1]) as other:
                 assert code(wire.ask(new_queue(QUEUE))) == 0
+                while code(other.ask(request("queue-stats", f"<qid>{QUEUE}</qid>"))):
+                    time.sleep(0.05)  # another server learns of it within a second
             kinds: list[tuple[type[_Client], int]] = [(_Producer, 4), (_Consumer, 4), (_Subscriber, 2)]
             for kind, count in kinds:
                 for number in range(count):
