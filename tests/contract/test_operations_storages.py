@@ -36,10 +36,8 @@ async def test_headers(client: Client, storage: str) -> None:
     """Headers come with a receive, a peek and a copy; or the push is refused, with the storages that keep headers."""
     answer = await client.ask(headed("x"))
     if storage == "dirq-simple":
-        said = (
-            "the storage 'dirq-simple' keeps no headers: 'headers' is for queues of the storages 'journal', 'files', "
-        )
-        assert (code(answer), text(answer)) == (501, said + "'dirq', 'memcached' and 'sqs'")
+        said = "the storage 'dirq-simple' keeps no headers: 'headers' is for queues of the storages 'journal', "
+        assert (code(answer), text(answer)) == (501, said + "'postgres', 'files', 'dirq', 'memcached' and 'sqs'")
         return
     [mid] = mids(answer)
     assert code(await client.ask(copy("q", mid, "r"))) == 0
@@ -91,7 +89,7 @@ async def test_an_option_is_refused(client: Client, storage: str, option: str, s
         answer = await client.ask(asked)
         assert (code(answer), text(answer)) == (
             501,
-            f"the storage '{storage}' {said} is for queues of the storage 'journal'",
+            f"the storage '{storage}' {said} is for queues of the storages 'journal' and 'postgres'",
         )
     assert "<queue>new</queue>" not in await client.ask(request("list-queues"))
     shown = await client.ask(request("get-queue", "<qid>q</qid>"))
