@@ -148,9 +148,10 @@ class Link:
         if connection is not None:
             connection.close()
 
-    def transact(self, step: "Callable[[Pipeline], T]") -> T:
-        """Runs a step as one transaction. The step may be repeated if this raises a psycopg.Error. NotKnownError if the
-        outcome of the commit is not known; StorageError as the step raises; then nothing has changed."""
+    def transact(self, step: "Callable[[Pipeline], T]", asked: Callable[[], object] | None = None) -> T:
+        """Runs a step as one transaction. asked: called when only the commit is left to do. The step may be repeated if
+        this raises a psycopg.Error. NotKnownError if the outcome of the commit is not known; StorageError as the step
+        raises; then nothing has changed."""
         connection, pipeline = self._connected()
         self._watch.begin(self, PATIENCE)
         try:
@@ -165,6 +166,8 @@ class Link:
             raise
         finally:
             self._watch.end(self)
+        if asked is not None:
+            asked()
         self._commit(connection, pipeline)
         return result
 

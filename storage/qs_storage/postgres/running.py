@@ -12,9 +12,11 @@ from .transaction import Transaction
 T = TypeVar("T")
 
 
-def run_on(link: Link, shared: Shared, step: Callable[[Transaction], T]) -> T:
+def run_on(
+    link: Link, shared: Shared, step: Callable[[Transaction], T], asked: Callable[[], object] | None = None
+) -> T:
     """Runs a step as one transaction on a link, and settles it: see `Link.transact`."""
-    transaction, result = link.transact(lambda pipeline: _begin(pipeline, shared, step))
+    transaction, result = link.transact(lambda pipeline: _begin(pipeline, shared, step), asked)
     transaction.settle()
     return result
 

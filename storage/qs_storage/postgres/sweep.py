@@ -2,6 +2,9 @@
 
 A few worker threads have a connection each. A worker takes all operations that wait, does them in one transaction, and
 tells of their ends. So the database has a few large transactions, however many clients there are.
+
+While one worker's statements are under way, others do not begin: what comes meanwhile makes the next transaction
+larger. They begin as soon as it commits, so that the disk, or a standby, is waited for beside the next statements.
 """
 
 import logging
@@ -26,6 +29,9 @@ from .transaction import Transaction
 _logger = logging.getLogger(__name__)
 _OPERATIONS = 512
 """The most operations of one transaction."""
+_TURN = 0.005
+"""Seconds for which a worker has the database's processor for itself. Statements that take longer wait for a lock, or
+are many."""
 _BYTES = 8 << 20
 """A transaction takes no more pushes when it has so many bytes of payload."""
 
@@ -56,6 +62,8 @@ class Sweeps:
         self._waiting: deque[tuple[float, Operation[Any]]] = deque()
         self._more = threading.Condition()
         self._idle = 0
+        self._lookouts = 0  # of the idle ones, those that wait only for the end of a turn
+        self._turn_ends = 0.0  # by the monotonic clock; in the past if no worker has a turn
         self._closed = False
         self._threads = [
             threading.Thread(target=self._work, name=f"postgres {number}", daemon=True) for number in range(workers)
@@ -69,7 +77,7 @@ class Sweeps:
         with self._more:
             if not self._closed:
                 self._waiting.extend([(now, operation) for operation in operations])
-                if self._idle:
+                if self._idle and not (self._lookouts and self._turn_ends > now):
                     self._more.notify()
                 return
         self._refuse(operations)
@@ -106,10 +114,12 @@ class Sweeps:
     def _take(self) -> list[tuple[float, Operation[Any]]]:
         """Waits for operations, and takes those of one transaction. Returns none when the sweeps are closed."""
         with self._more:
-            while not self._waiting and not self._closed:
-                self._idle += 1
-                self._more.wait()
-                self._idle -= 1
+            while not self._closed:
+                turn = self._turn_ends - time.monotonic() if self._waiting else 0.0
+                if self._waiting and turn <= 0:
+                    break
+                self._wait(turn)
+            self._turn_ends = time.monotonic() + _TURN
             batch: list[tuple[float, Operation[Any]]] = []
             size = 0
             while self._waiting and len(batch) < _OPERATIONS and size < _BYTES:
@@ -117,15 +127,31 @@ class Sweeps:
                 batch.append(one)
                 if isinstance(one[1], Push):
                     size += sum([len(draft.payload) for draft in one[1].drafts])
+            return batch
+
+    def _wait(self, turn: float) -> None:
+        """Waits for operations; if there are some, for the end of a worker's turn. turn: its seconds, or 0."""
+        lookout = turn > 0
+        self._idle += 1
+        self._lookouts += lookout
+        self._more.wait(turn if lookout else None)
+        self._lookouts -= lookout
+        self._idle -= 1
+
+    def _end_turn(self) -> None:
+        """Lets another worker begin."""
+        with self._more:
+            self._turn_ends = 0.0
             if self._waiting and self._idle:
                 self._more.notify()
-            return batch
 
     def _do(self, link: Link, batch: Sequence[tuple[float, Operation[Any]]]) -> None:
         operations = [operation for _, operation in batch]
         try:
             self._shared.links.repeat(
-                lambda: run_on(link, self._shared, lambda tx: self._sweep(tx, operations)), link, batch[0][0]
+                lambda: run_on(link, self._shared, lambda tx: self._sweep(tx, operations), self._end_turn),
+                link,
+                batch[0][0],
             )
         except NotKnownError as error:
             self._fail(operations, error)
