@@ -26,6 +26,7 @@ from postgres_load import PGMQ, SIZE, TABLE, Clients, payload
 from postgres_server import Postgres, programs
 from processes import Process, queue_server
 
+from qs_storage.postgres.known import PLAIN_PLACE
 from qs_storage.postgres.schema import migrate
 
 _CLIENTS = 32
@@ -38,9 +39,9 @@ _CHUNK = 10.0
 _PUSH = """
 WITH pushed AS (
     INSERT INTO qs.messages (queue, id, pushed_at, stored_at, priority, payload)
-    VALUES (1, nextval('qs.mids'), :now, :now, 4, :payload) RETURNING id
+    VALUES (1, nextval('qs.mids'), :now, :now, 0, :payload) RETURNING id
 )
-INSERT INTO qs.line (queue, place, id, receives, size) SELECT 1, (5::bigint << 56) | id, id, 0, {size} FROM pushed;
+INSERT INTO qs.line (queue, place, id, receives, size) SELECT 1, {place} + id, id, 0, {size} FROM pushed;
 """
 """The rows of a push, as one statement and so as one transaction, which is the quickest way to insert them singly."""
 
@@ -102,7 +103,7 @@ class _PgBench(_Side):
     def __init__(self, postgres: Postgres, dsn: str, folder: Path) -> None:
         super().__init__(postgres, ())
         script = folder / "push.sql"
-        script.write_text(" ".join(_PUSH.format(size=SIZE).split()) + "\n")
+        script.write_text(" ".join(_PUSH.format(size=SIZE, place=PLAIN_PLACE).split()) + "\n")
         # pgbench would take a value of digits for a number: so this one is written as PostgreSQL writes bytes.
         values = {"now": f"{time.time_ns() // 1000}", "payload": "\\x" + payload().hex()}
         self._command = [str(postgres.programs / "pgbench"), "-n", "-M", "prepared", "-c", f"{_CLIENTS}", "-j", "2"]
