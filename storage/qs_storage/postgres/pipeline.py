@@ -16,7 +16,7 @@ from psycopg import Connection as PsycopgConnection
 from psycopg import OperationalError
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import ConnStatus, ExecStatus, Format
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -222,4 +222,5 @@ class Pipeline:
             self.read()
         finally:
             self._poll.unregister(self._socket)
-            self._libpq.exit_pipeline_mode()
+            if self._libpq.status == ConnStatus.OK:  # of a broken one nothing is used any more
+                self._libpq.exit_pipeline_mode()

@@ -125,8 +125,7 @@ def test_a_broken_connection(database: Database, connection: Any) -> None:
     with pytest.raises(psycopg.OperationalError):
         pipeline.ask("SELECT 1").fetchall()
     assert connection.closed
-    with pytest.raises(psycopg.OperationalError):
-        pipeline.end()
+    pipeline.end()  # raises nothing more, which would hide that error
 
 
 def test_a_parameter_without_a_type(pipeline: "Pipeline") -> None:
