@@ -172,6 +172,7 @@ def delete(tx: Transaction, deletes: Sequence[Delete]) -> None:
         operations.append((operation, len(wanted)))
         wanted += [(known, receipt) for receipt in operation.receipts]
     if not wanted:
+        tx.results += [(operation, []) for operation, _ in operations]
         return
     table = [(known.number, mid, -1 if receives is None else receives) for known, (mid, receives) in wanted]
     gone = {row[0] - 1: row for row in tx.rows(_DELETE, columns(table, (Int4s, Int8s, Int4s)))}
