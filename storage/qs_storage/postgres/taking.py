@@ -10,9 +10,9 @@ from ..policy import too_old_since
 from ..remote_engine import Receive
 from . import limits, order
 from .arrays import Bools, Int4s, Int8s, columns
-from .known import FOREVER, LEVELS, PARKED, Known, Shared, priority_at
+from .known import LEVELS, Known, Shared, priority_at
 from .leaving import Leaver, drop
-from .line import HIDDEN_AS, HIDE, LINE_UP, LINED_AS
+from .line import LINE_UP, LINED_AS
 from .pipeline import Row
 from .transaction import Group, Transaction
 
@@ -243,21 +243,15 @@ def _hand_out(tx: Transaction, taking: _Taking) -> None:
 def _put_back(tx: Transaction, rows: Sequence[Row]) -> None:
     """Makes messages visible again that were taken, and fit into no answer."""
     tx.ask(_PUT_BACK, columns([row[:2] for row in rows], (Int4s, Int8s)))
-    lined, hidden = [], []
+    lined = []
     for row in rows:
         queue, mid, place, _, receives, size, reason = row[:7]
-        known, group = tx.shared.numbers[queue], row[_GROUP]
-        if group is not None and order.most_of(known, group) > 1:  # the next one of the group may be in the line
-            hidden.append((queue, mid, place, FOREVER, receives - 1, size, PARKED, group, reason))
-            order.touch(tx, known, group)
-        else:
-            lined.append((queue, place, mid, receives - 1, size, group, reason))
-            tx.arrive(known, place)
-    if lined:
-        tx.ask(LINE_UP, columns(lined, LINED_AS))
-    if hidden:
-        tx.ask(HIDE, columns(hidden, HIDDEN_AS))
-        order.arrange(tx, patient=False)
+        known = tx.shared.numbers[queue]
+        lined.append((queue, place, mid, receives - 1, size, row[_GROUP], reason))
+        tx.arrive(known, place)
+        order.touch_taken(tx, known, row[_GROUP])
+    tx.ask(LINE_UP, columns(lined, LINED_AS))
+    order.arrange(tx, patient=False)  # if others of a group have followed, this transaction has the group's lock
 
 
 def message_of(known: Known, row: Row) -> Message:

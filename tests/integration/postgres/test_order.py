@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.storage.engines import LOTS
+from support.storage.engines import LOTS, JournalEngine, ManualClock
 from support.storage.postgres import Database, engine_on, needs_postgres
 
-from qs_storage.engine import Draft, Message, Options, Receipt
+from qs_storage.engine import Draft, Durability, Message, Options, Receipt
 
 if TYPE_CHECKING:
     from qs_storage.postgres.engine import PostgresEngine
@@ -311,3 +311,60 @@ def test_a_claim_takes_whole_groups_by_age(engines: "list[PostgresEngine]", opti
     assert claims.acknowledge("c", 1) == claim.count
     one.queue("q").push([Draft(b"x", group="b")])
     assert other.queue("q").claims.claim("c", 2, 1000, None, None).count == 1
+
+
+# -- the journal's order
+
+
+@pytest.mark.parametrize(
+    ("options", "groups", "priorities"),
+    [
+        (Options(), ["a", "b", ""], [0, 5]),
+        (Options(group_in_flight=2), ["a", "b", ""], [0, 0, 5, 9]),
+        (Options(fair=True), ["a", "b", "c"], [0]),
+        (Options(fair=True, group_in_flight=2), ["a", "b", "c"], [0, 0, 5]),
+    ],
+    ids=["strict", "two of a group", "fair", "fair, two of a group"],
+)
+def test_the_order_is_that_of_the_journal(
+    database: Database, tmp_path: Path, options: Options, groups: list[str], priorities: list[int]
+) -> None:
+    """The same pushes, receives, deletes and releases give the same messages as with a queue of the journal."""
+    engine = engine_on(database, tmp_path / "postgres", of_database=True)
+    journal = JournalEngine(str(tmp_path / "journal"), clock=ManualClock(), durability=Durability.NONE)
+    with closing(engine), closing(journal):
+        for seed in range(5):
+            _Beside(engine, journal, f"q{seed}", options).run(random.Random(seed), groups, priorities)
+
+
+class _Beside:
+    """A queue of the storage postgres, and one of the journal."""
+
+    def __init__(self, engine: "PostgresEngine", journal: JournalEngine, qid: str, options: Options) -> None:
+        self.engines = (engine, journal)
+        self.qid = qid
+        for each in self.engines:
+            each.create(qid, options)
+
+    def run(self, choices: random.Random, groups: list[str], priorities: list[int]) -> None:
+        held: list[tuple[Message, ...]] = []
+        for number in range(80):
+            step = choices.choice("pprrdl")
+            if step == "p":
+                drafts = [
+                    Draft(b"%d-%d" % (number, at), group=choices.choice(groups), priority=choices.choice(priorities))
+                    for at in range(choices.randint(1, 4))
+                ]
+                for engine in self.engines:
+                    engine.queue(self.qid).push(drafts)
+            elif step == "r":
+                count = choices.randint(1, 4)
+                found, expected = (engine.receive([self.qid], count, 10**12, LOTS) for engine in self.engines)
+                assert [message.payload for message in found] == [message.payload for message in expected]
+                held += zip(found, expected, strict=True)
+            elif held:
+                pair = held.pop(choices.randrange(len(held)))
+                for engine, message in zip(self.engines, pair, strict=True):
+                    queue, receipt = engine.queue(self.qid), Receipt(message.mid)
+                    queue.delete(receipt) if step == "d" else queue.release(receipt, 0)
+            self.engines[1].commit()

@@ -74,3 +74,16 @@ def test_a_clock_that_goes_back_keeps_nothing_waiting() -> None:
     pace = Pace()
     assert take(pace, 5, 100 * SECOND) == 5
     assert take(pace, 5, SECOND) == 5
+
+
+def test_a_pace_goes_on_from_its_state() -> None:
+    """A pace that is made from the state of another at every step lets out the same: servers share one so."""
+    pace, state, now = Pace(), Pace().state, SECOND
+    chance = random.Random(1)
+    for _ in range(200):
+        now += chance.randrange(SECOND // 10)
+        number = chance.randrange(4)
+        shared = Pace.of(*state) if state[0] else Pace()
+        assert take(shared, 7, now, number) == take(pace, 7, now, number)
+        assert shared.next == pace.next
+        state = shared.state
