@@ -143,7 +143,7 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
         "password belongs into the file of --config, or the variable QS_POSTGRES",
     )
     number_group(group, "N")(
-        "--postgres-connections", None, "connections for requests, and at most as many for others", shown="4"
+        "--postgres-connections", None, "connections for requests, and at most as many for others", shown="2"
     )
     group.add_argument(
         "--migrate",

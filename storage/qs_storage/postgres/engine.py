@@ -77,7 +77,7 @@ class PostgresEngine:
     cannot: ClassVar[frozenset[Feature]] = frozenset({Feature.TELLS, Feature.MILLISECONDS})
 
     def __init__(
-        self, root: str, *, clock: Clock, dsn: str = "", connections: int = 4, now: Clock | None = None
+        self, root: str, *, clock: Clock, dsn: str = "", connections: int = 2, now: Clock | None = None
     ) -> None:
         """root: where the server's own queues are; clock: not used, as times are the database's; dsn: of libpq, a URL
         or a list of keys; connections: for gathered requests, and as many for others; now: a clock in place of the
