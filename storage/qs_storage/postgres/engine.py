@@ -208,6 +208,7 @@ class PostgresEngine:
             self._timer_wakes.wait(min(1.0, max(end - time.monotonic(), 0.0)) if end is not None else 1.0)
             self._timer_wakes.clear()
             self._waiting.tick()
+            self._sweeps.give_up()
             self._shared.links.watchdog.look()
 
     # -- queues

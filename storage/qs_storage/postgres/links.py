@@ -28,6 +28,10 @@ PATIENCE = 10.0
 COMMIT_PATIENCE = 30.0
 """Seconds for which a commit waits for its answer, before it is said to be not known. A commit that waits for a standby
 waits for as long as that takes: a short bound would call every slow standby a fault."""
+BUSY = (
+    "PostgreSQL has not answered earlier requests for so long that this one was not begun, and nothing was changed: "
+    "its log, and pg_stat_activity, say what it waits for"
+)
 _LONGEST_PAUSE = 1.0
 _STOPPING = 2.0
 """Seconds that a stop leaves to what is under way: with the second until that is noticed, less than the time after
@@ -81,8 +85,12 @@ def with_settings(dsn: str) -> str:
     read."""
     try:
         given = conninfo.conninfo_to_dict(dsn)
-    except psycopg.Error as error:
-        raise UnavailableError(f"the DSN of PostgreSQL cannot be read: {line_of(error)}") from None
+    except psycopg.Error:
+        # libpq's text has a part of the DSN, which may be of a password.
+        raise UnavailableError(
+            "the DSN of PostgreSQL cannot be read: it is a URL (postgresql://USER@HOST/DATABASE), or a list of "
+            "KEYWORD=VALUE as 'host=… dbname=… user=…'"
+        ) from None
     options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
     given["options"] = f"{options} {given.get('options') or ''}".strip()
     return conninfo.make_conninfo("", **{**_KEPT_ALIVE, **given})
@@ -264,12 +272,17 @@ class Links:
     def run(self, step: "Callable[[Pipeline], T]") -> T:
         """Runs a step as one transaction, again if it fails before its commit for a reason that may pass.
         UnavailableError after `PATIENCE`; NotKnownError; StorageError as the step raises."""
-        with self._free:
+        begun = time.monotonic()
+        if not self._free.acquire(timeout=PATIENCE):
+            raise UnavailableError(BUSY)
+        try:
             link = self._take()
             try:
-                return self.repeat(lambda: link.transact(step), link)
+                return self.repeat(lambda: link.transact(step), link, begun)
             finally:
                 self._put_back(link)
+        finally:
+            self._free.release()
 
     def repeat(self, attempt: Callable[[], T], link: Link, begun: float | None = None) -> T:
         """Calls attempt until it succeeds. begun: since when the request waits, by the monotonic clock. Raises as

@@ -16,10 +16,10 @@ from typing import Any
 
 import psycopg
 
-from ..engine import NotKnownError, StorageError
+from ..engine import NotKnownError, StorageError, UnavailableError
 from ..remote_engine import Delete, Extend, Operation, Push, Receive, Reject, Release, end_all
 from .known import Shared
-from .links import Link, is_passing
+from .links import BUSY, PATIENCE, Link, is_passing
 from .pushing import push
 from .running import run_on
 from .settling import delete, settle
@@ -81,6 +81,16 @@ class Sweeps:
                     self._more.notify()
                 return
         self._refuse(operations)
+
+    def give_up(self) -> None:
+        """Refuses what has waited for too long, as all workers wait for the database. Call it about once a second."""
+        late: list[Operation[Any]] = []
+        since = time.monotonic() - PATIENCE
+        with self._more:
+            while self._waiting and self._waiting[0][0] < since:
+                late.append(self._waiting.popleft()[1])
+        if late:
+            self._fail(late, UnavailableError(BUSY))
 
     def close(self) -> None:
         """Does what waits, and ends the workers."""
