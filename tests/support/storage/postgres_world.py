@@ -248,7 +248,7 @@ class _Deleting(_Client):
     def deleted(self, answer: str, payload: str, receives: int) -> None:
         """Notes the answer to a delete. Somebody else may have got the message when its window had ended, or an
         unanswered delete was done."""
-        if code(answer) == 404:
+        if code(answer) in (404, 409):
             self._ledger.note("deletes too late")
         elif not self.refused(answer, "delete"):
             with self._ledger.changed:
