@@ -132,14 +132,29 @@ def test_sqs_options_are_refused(wire: Wire) -> None:
         (request("release-message", f"{about}<mid>{mid}</mid>", count="no"), "cannot take a receive back"),
         (
             request("release-message", f"{about}<mid>{mid}</mid><reason>why</reason>"),
-            "keeps no reasons: 'journal' and 'files' can",
+            "keeps no reasons: 'journal', 'postgres' and 'files' can",
         ),
-        (request("reject-message", f"{about}<mid>{mid}</mid>"), "rejects no messages: 'journal' and 'files' can"),
-        (set_queue(qid, "backoff='5'"), "no back-off: 'backoff' is for queues of the storages 'journal', 'files', "),
+        (
+            request("reject-message", f"{about}<mid>{mid}</mid>"),
+            "rejects no messages: 'journal', 'postgres' and 'files' can",
+        ),
+        (
+            set_queue(qid, "backoff='5'"),
+            "no back-off: 'backoff' is for queues of the storages 'journal', 'postgres', 'files', ",
+        ),
         (set_queue(qid, "capacity='5'"), "no capacity"),
-        (set_queue(qid, "fair='yes'"), "'sqs' has no groups: 'fair' is for queues of the storage 'journal'"),
-        (set_queue(qid, "rate='5'"), "'sqs' has no rate: 'rate' is for queues of the storage 'journal'"),
-        (push(qid, "x", priority=1), "'sqs' has no priorities: 'priority' is for queues of the storage 'journal'"),
+        (
+            set_queue(qid, "fair='yes'"),
+            "'sqs' has no groups: 'fair' is for queues of the storages 'journal' and 'postgres'",
+        ),
+        (
+            set_queue(qid, "rate='5'"),
+            "'sqs' has no rate: 'rate' is for queues of the storages 'journal' and 'postgres'",
+        ),
+        (
+            push(qid, "x", priority=1),
+            "'sqs' has no priorities: 'priority' is for queues of the storages 'journal' and 'postgres'",
+        ),
         (push(qid, "x", group="g"), "'sqs' has no groups: 'group' is"),
         (push(qid, "x", expires=5), "'sqs' does not let messages expire: 'expires' is"),
         (push(qid, "x", key="k", unique="yes"), "'sqs' keeps no keys for as long as a message waits: 'unique' is"),
@@ -166,9 +181,12 @@ def test_what_memcached_cannot(wire: Wire) -> None:
         (request("release-message", f"{about}<mid>{mid}</mid>", count="no"), "cannot take a receive back"),
         (
             request("release-message", f"{about}<mid>{mid}</mid><reason>why</reason>"),
-            "keeps no reasons: 'journal' and 'files' can",
+            "keeps no reasons: 'journal', 'postgres' and 'files' can",
         ),
-        (request("reject-message", f"{about}<mid>{mid}</mid>"), "rejects no messages: 'journal' and 'files' can"),
+        (
+            request("reject-message", f"{about}<mid>{mid}</mid>"),
+            "rejects no messages: 'journal', 'postgres' and 'files' can",
+        ),
         (new_queue("backing", "<options storage='memcached' backoff='5'/>"), "'memcached' has no back-off"),
         (new_queue("fair", "<options storage='memcached' fair='yes'/>"), "'memcached' has no groups: 'fair' is"),
         (new_queue("rated", "<options storage='memcached' rate='0.5'/>"), "'memcached' has no rate: 'rate' is"),

@@ -159,7 +159,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
         "--sqs-region NAME",
         "--sqs-prefix TEXT",
         "--storage NAME",
-        "memcached, sqs, or one that another package brings",
+        "memcached, sqs, postgres, or one that another package brings",
+        "--postgres DSN",
     ):
         assert said in shown
 

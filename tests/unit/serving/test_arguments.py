@@ -181,7 +181,7 @@ def test_every_flag_is_a_key(program: str, file: Path, capsys: pytest.CaptureFix
     lines = re.findall(r"^  (-.*?)(?:  .*)?$", capsys.readouterr().out, re.MULTILINE)
     flags = {flag for line in lines for flag in re.findall(r"--([a-z][a-z-]*)", line)}
     keys = refused(file, "zzz = 1", capsys, program).rpartition(": ")[2].strip().split(", ")
-    assert set(keys) == flags - {"help", "version", "print-completion", "config", "check"}
+    assert set(keys) == flags - {"help", "version", "print-completion", "config", "check", "migrate"}
     assert {"host", "port", "tls-cert", "log-format", "verbose"} < flags
 
 
