@@ -46,10 +46,12 @@ class DatabaseClock:
         return time.monotonic_ns() // 1000 + self._offset
 
     def read(self, tx: Transaction) -> None:
-        """Reads the database's time. The error is at most half of the time that the answer takes."""
+        """Reads the database's time, which was read at some moment between the question and the answer. Moves the
+        offset no further than that says: a slow answer must not make time go back."""
         began = time.monotonic_ns() // 1000
         found = int(tx.rows(_TIME)[0][0])
-        self._offset = found - (began + time.monotonic_ns() // 1000) // 2
+        ended = time.monotonic_ns() // 1000
+        self._offset = min(max(self._offset, found - ended), found - began)
 
 
 class Heartbeat:
