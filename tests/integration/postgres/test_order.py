@@ -329,7 +329,7 @@ def test_a_claim_takes_whole_groups_by_age(engines: "list[PostgresEngine]", opti
 def test_the_order_is_that_of_the_journal(
     database: Database, tmp_path: Path, options: Options, groups: list[str], priorities: list[int]
 ) -> None:
-    """The same pushes, receives, deletes and releases give the same messages as with a queue of the journal."""
+    """Pushes, receives, deletes and releases give the messages that they give with a queue of the journal."""
     engine = engine_on(database, tmp_path / "postgres", of_database=True)
     journal = JournalEngine(str(tmp_path / "journal"), clock=ManualClock(), durability=Durability.NONE)
     with closing(engine), closing(journal):
