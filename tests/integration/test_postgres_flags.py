@@ -1,4 +1,4 @@
-"""queue-server.py with the flags of the storage postgres: --migrate, --check, and where the DSN comes from."""
+"""The flags of queue-server.py for the storage postgres: --migrate, --check, and where the DSN comes from."""
 
 from collections.abc import Iterator
 from pathlib import Path
