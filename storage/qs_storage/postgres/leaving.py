@@ -10,9 +10,16 @@ from .transaction import Transaction
 
 _DROP = """
 WITH u AS MATERIALIZED (SELECT * FROM unnest(%b::int[], %b::bigint[]) AS u (queue, id)),
-h AS (DELETE FROM qs.hidden AS h USING u WHERE h.queue = u.queue AND h.id = u.id),
-l AS (DELETE FROM qs.line AS l USING u WHERE l.queue = u.queue AND l.id = u.id)
-DELETE FROM qs.messages AS m USING u WHERE m.queue = u.queue AND m.id = u.id"""
+h AS (
+    DELETE FROM qs.hidden WHERE ctid = ANY (ARRAY(
+        SELECT h.ctid FROM u JOIN qs.hidden AS h ON h.queue = u.queue AND h.id = u.id FOR UPDATE OF h SKIP LOCKED))
+    RETURNING queue, id),
+l AS (
+    DELETE FROM qs.line WHERE ctid = ANY (ARRAY(
+        SELECT l.ctid FROM u JOIN qs.line AS l ON l.queue = u.queue AND l.id = u.id FOR UPDATE OF l SKIP LOCKED))
+    RETURNING queue, id)
+DELETE FROM qs.messages AS m USING (SELECT * FROM h UNION ALL SELECT * FROM l) AS g
+WHERE m.queue = g.queue AND m.id = g.id RETURNING m.queue, m.id"""
 _FREE = """
 DELETE FROM qs.keys AS k USING unnest(%b::int[], %b::text[], %b::bigint[]) AS u (queue, key, id)
 WHERE k.queue = u.queue AND k.key = u.key AND k.id = u.id"""
@@ -84,9 +91,14 @@ def take_out(tx: Transaction, known: Known, mids: Sequence[int], *, claimed: boo
 
 
 def drop(tx: Transaction, leavers: Sequence[Leaver]) -> None:
-    """Removes messages wherever they are, with all consequences. psycopg.Error."""
-    tx.ask(_DROP, columns([(each.known.number, each.mid) for each in leavers], (Int4s, Int8s)))
-    left(tx, leavers)
+    """Removes messages whose time is over, wherever they are, with all consequences. Leaves those that somebody else
+    receives or removes at this moment. psycopg.Error."""
+    asked = columns([(each.known.number, each.mid) for each in leavers], (Int4s, Int8s))
+    gone = {(queue, mid) for queue, mid in tx.rows(_DROP, asked)}
+    dropped = [each for each in leavers if (each.known.number, each.mid) in gone]
+    left(tx, dropped)
+    for each in dropped:
+        tx.count(each.known, "retired")
 
 
 def left(tx: Transaction, leavers: Sequence[Leaver]) -> None:

@@ -58,8 +58,11 @@ ORDER BY u.number"""
 _PROMOTE = """
 WITH u AS MATERIALIZED (SELECT * FROM unnest(%b::int[], %b::bigint[], %b::bigint[]) AS u (queue, id, turn)),
 gone AS (
-    DELETE FROM qs.hidden AS h USING u WHERE h.queue = u.queue AND h.id = u.id AND h.state = 3
-    RETURNING h.*, coalesce(u.turn, nextval('qs.mids')) AS turn)
+    DELETE FROM qs.hidden AS h USING (
+        SELECT h.ctid AS row, u.turn FROM u JOIN qs.hidden AS h ON h.queue = u.queue AND h.id = u.id
+        WHERE h.state = 3 FOR UPDATE OF h SKIP LOCKED) AS w
+    WHERE h.ctid = w.row
+    RETURNING h.*, coalesce(w.turn, nextval('qs.mids')) AS turn)
 INSERT INTO qs.line (queue, place, id, receives, size, grp, reason)
 SELECT g.queue, ((g.place >> 56) << 56) | g.turn, g.id, g.receives, g.size, g.grp, g.reason FROM gone AS g
 RETURNING queue, id, place"""
@@ -171,9 +174,14 @@ def _try_lock(tx: Transaction, groups: Iterable[Group]) -> list[Group]:
     single = {row[0] for row in tx.rows(_TRY_GROUPS, [Int4s(sorted(set(hashes.values())))])} if hashes else set()
     locked = [group for group in groups if group[0].number in whole and hashes.get(group) in {None, *single}]
     if left := set(groups).difference(locked):
-        tx.later(lambda: tx.shared.fall_behind(left))
-        tx.due(tx.now)
+        _fall_behind(tx, left)
     return locked
+
+
+def _fall_behind(tx: "Transaction", groups: Collection[Group]) -> None:
+    """Leaves groups to `catch_up`."""
+    tx.later(lambda: tx.shared.fall_behind(groups))
+    tx.due(tx.now)
 
 
 def _arrange(tx: Transaction, groups: Sequence[tuple[Group, list[Entrant]]]) -> dict[Group, int]:
@@ -291,6 +299,8 @@ def _promote(tx: Transaction, plans: Sequence[_Plan]) -> dict[Group, int]:
         return {}
     done = {(queue, mid): place for queue, mid, place in tx.rows(_PROMOTE, columns(asked, (Int4s, Int8s, Int8s)))}
     found: dict[Group, int] = {}
+    if len(done) < len(asked):  # somebody is removing one that waits: then the next one comes
+        _fall_behind(tx, {(plan.known, plan.name) for plan in plans if plan.parked.intersection(plan.wanted)})
     for plan in plans:
         for mid in plan.wanted:
             if (place := done.get((plan.known.number, mid))) is not None:

@@ -128,7 +128,6 @@ class Settlement:
                 return None
         if (row.expires_at is not None and row.expires_at <= now) or (since is not None and row.stored_at <= since):
             self.drop(row)
-            self._tx.count(known, "retired")
             return None
         if delay is None:
             delay = backoff_of(known.options, row.mid, receives) if row.state == IN_FLIGHT and counts else 0

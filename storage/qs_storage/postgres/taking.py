@@ -114,8 +114,6 @@ def _take(tx: Transaction, taking: _Taking) -> None:
             order.touch_taken(tx, tx.shared.numbers[row[0]], row[_GROUP])
         if over:
             drop(tx, [_leaver(tx.shared, row) for row in over])
-            for row in over:
-                tx.count(tx.shared.numbers[row[0]], "retired")
         followers = order.arrange(tx, patient=bool(over))
         found = _before(tx, taking, found, followers)
         taking.found += found

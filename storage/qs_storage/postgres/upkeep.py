@@ -182,8 +182,6 @@ class Upkeep:
             over += self._too_old(tx, known)
         if over:
             drop(tx, over)
-            for each in over:
-                tx.count(each.known, "retired")
 
     def _too_old(self, tx: Transaction, known: Known) -> list[Leaver]:
         since = too_old_since(known.options, tx.now)
