@@ -26,7 +26,7 @@ _RANGES_AS = (Int4s, Int8s, Int8s, Int8s, Int4s, Bools, Int4s)
 _HIGHS = [*LEVELS[1:], 1 << 62]
 _TAKE_HEAD = """
 WITH taken AS MATERIALIZED (
-    SELECT l.*, s.until, s.queue, s.counted, s.most
+    SELECT l.*, s.until, s.queue, s.turn, s.counted, s.most
     FROM unnest(%b::int[], %b::bigint[], %b::bigint[], %b::bigint[], %b::int[], %b::boolean[], %b::int[])
         AS s (queue, low, high, until, turn, counted, most)
     CROSS JOIN LATERAL (
@@ -46,7 +46,7 @@ _FIT_EACH = """
 fit AS (
     SELECT *, sum(size) OVER w AS total, row_number() OVER w AS number,
         row_number() OVER (PARTITION BY queue ORDER BY place) AS nth FROM taken
-    WINDOW w AS (ORDER BY place ROWS UNBOUNDED PRECEDING)),
+    WINDOW w AS (ORDER BY turn, place ROWS UNBOUNDED PRECEDING)),
 gone AS (
     DELETE FROM qs.line AS x USING fit AS f
     WHERE x.ctid = f.row AND (f.number = 1 OR f.total <= %b::bigint) AND f.nth <= f.most"""
@@ -77,6 +77,7 @@ class _Taking:
         self.held = first.held
         self.given = first.given
         self.operations: list[Receive] = []
+        self.wanted = 0
         self.found: list[Row] = []
         self.handed: dict[Known, int] = {}
 
@@ -84,6 +85,7 @@ class _Taking:
 def take(tx: Transaction, receives: Sequence[Receive]) -> None:
     """Receives messages. Operations that find none are left without a result. psycopg.Error."""
     takings: dict[tuple[Any, ...], _Taking] = {}
+    full: list[_Taking] = []
     for operation in receives:
         try:
             queues = [tx.shared.known(qid) for qid in operation.qids]
@@ -96,16 +98,23 @@ def take(tx: Transaction, receives: Sequence[Receive]) -> None:
                 tx.wake(known)
             continue
         wanted = (*operation.qids, operation.visibility, operation.held, operation.given)
-        taking = takings.setdefault(wanted, _Taking(queues, operation))
+        taking = takings.get(wanted)
+        if taking is None or taking.wanted + operation.count > _MOST:
+            # Nobody is told that there is nothing because others of the sweep want more than one statement takes.
+            if taking is not None:
+                full.append(taking)
+            taking = takings[wanted] = _Taking(queues, operation)
         taking.operations.append(operation)
-    limits.lock(tx, {known for taking in takings.values() for known in taking.queues})
-    for taking in takings.values():
+        taking.wanted += operation.count
+    all_takings = [*full, *takings.values()]
+    limits.lock(tx, {known for taking in all_takings for known in taking.queues})
+    for taking in all_takings:
         _take(tx, taking)
 
 
 def _take(tx: Transaction, taking: _Taking) -> None:
     operations = taking.operations
-    wanted = min(sum([operation.count for operation in operations]), _MOST)
+    wanted = min(taking.wanted, _MOST)
     room = sum([operation.max_bytes for operation in operations])
     rooms = {known: limits.allowance(tx, known, wanted) for known in taking.queues if limits.is_limited(known)}
     for _ in range(_ROUNDS):
