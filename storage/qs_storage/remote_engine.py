@@ -194,7 +194,9 @@ class Push(Operation[list[int]]):
 class Receive(Operation[list[Message]]):
     """Receives messages: see `Engine.receive`. wait: seconds for which the operation waits for a message."""
 
-    __slots__ = ("count", "deadline", "given", "held", "max_bytes", "qids", "seen", "visibility", "wait_seconds")
+    __slots__ = (
+        "count", "deadline", "given", "held", "max_bytes", "order", "qids", "seen", "visibility", "wait_seconds",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -217,6 +219,8 @@ class Receive(Operation[list[Message]]):
         self.given = given
         self.deadline = 0.0
         """When it ends without messages, by the monotonic clock. The engine sets it."""
+        self.order = -1
+        """For the engine: its number among those that have begun to wait, -1 before."""
         self.seen: dict[str, int] = {}
         """For the engine: how often messages had come to each queue when the receive was last tried."""
 

@@ -27,9 +27,10 @@ class Waiting:
         self._sooner = sooner
         self._lock = threading.Lock()
         self._lines: dict[str, list[tuple[int, Receive]]] = {}
-        self._orders: dict[Receive, int] = {}  # of those that wait, or were woken and have not ended
         self._waits: set[Receive] = set()
+        # Of those that wait, and of some that have been woken since the last `wake_all`, which drops these.
         self._ends: list[tuple[float, int, Receive]] = []
+        self._closed = False
         self._number = count()
         self._arrivals: dict[str, int] = {}
         self._wakes: dict[Known, tuple[float, int]] = {}
@@ -39,23 +40,23 @@ class Waiting:
         operation.seen = {qid: self._arrivals.get(qid, 0) for qid in operation.qids}
 
     def add(self, operation: Receive) -> None:
-        """Lets a receive wait that found nothing, or ends it if its time is over. before: from `begin`."""
+        """Lets a receive wait that found nothing, or ends it if its time is over."""
         now = time.monotonic()
         with self._lock:
-            if not operation.stopped and operation.deadline > now:
-                order = self._orders.setdefault(operation, next(self._number))
+            if not (operation.stopped or self._closed) and operation.deadline > now:
+                if operation.order < 0:
+                    operation.order = next(self._number)
                 if any(self._arrivals.get(qid, 0) != seen for qid, seen in operation.seen.items()):
                     ending = None
                 else:
                     for qid in operation.qids:
-                        insort(self._lines.setdefault(qid, []), (order, operation), key=_order)
+                        insort(self._lines.setdefault(qid, []), (operation.order, operation), key=_order)
                     self._waits.add(operation)
                     heapq.heappush(self._ends, (operation.deadline, next(self._number), operation))
                     if self._ends[0][2] is operation:
                         self._sooner()
                     return
             else:
-                self._orders.pop(operation, None)
                 ending = operation
         if ending is None:
             self._again([operation])
@@ -90,6 +91,7 @@ class Waiting:
             woken: list[Operation[Any]] = list(self._waits)
             for operation in list(self._waits):
                 self._remove(operation)
+            self._ends.clear()
         if woken:
             self._again(woken)
 
@@ -109,13 +111,12 @@ class Waiting:
             waits = operation in self._waits
             if waits:
                 self._remove(operation)
-                self._orders.pop(operation, None)
         if waits:
             self._end([operation])
 
     def _remove(self, operation: Receive) -> None:
         self._waits.discard(operation)
-        order = self._orders[operation]
+        order = operation.order
         for qid in operation.qids:
             line = self._lines.get(qid, [])
             at = bisect_left(line, order, key=_order)
@@ -142,14 +143,15 @@ class Waiting:
                 operation = heapq.heappop(self._ends)[2]
                 if operation in self._waits and operation.deadline <= now:
                     self._remove(operation)
-                    self._orders.pop(operation, None)
                     over.append(operation)
         self._end(over)
         for known, number in due:
             self.wake(known, number)
 
     def close(self) -> None:
+        """Ends all receives that wait, and those that would begin to."""
         with self._lock:
+            self._closed = True
             left = list(self._waits)
             for operation in left:
                 self._remove(operation)
