@@ -12,7 +12,8 @@ _DROP = """
 WITH u AS MATERIALIZED (SELECT * FROM unnest(%b::int[], %b::bigint[]) AS u (queue, id)),
 h AS (
     DELETE FROM qs.hidden WHERE ctid = ANY (ARRAY(
-        SELECT h.ctid FROM u JOIN qs.hidden AS h ON h.queue = u.queue AND h.id = u.id FOR UPDATE OF h SKIP LOCKED))
+        SELECT h.ctid FROM u JOIN qs.hidden AS h ON h.queue = u.queue AND h.id = u.id
+        WHERE NOT %b::boolean OR h.state NOT IN (1, 4) FOR UPDATE OF h SKIP LOCKED))
     RETURNING queue, id),
 l AS (
     DELETE FROM qs.line WHERE ctid = ANY (ARRAY(
@@ -90,11 +91,12 @@ def take_out(tx: Transaction, known: Known, mids: Sequence[int], *, claimed: boo
     return sorted(found)
 
 
-def drop(tx: Transaction, leavers: Sequence[Leaver]) -> None:
+def drop(tx: Transaction, leavers: Sequence[Leaver], *, idle: bool) -> None:
     """Removes messages whose time is over, wherever they are, with all consequences. Leaves those that somebody else
-    receives or removes at this moment. psycopg.Error."""
+    receives or removes at this moment. idle: True to leave those that are in flight or in a claim by now, too.
+    psycopg.Error."""
     asked = columns([(each.known.number, each.mid) for each in leavers], (Int4s, Int8s))
-    gone = {(queue, mid) for queue, mid in tx.rows(_DROP, asked)}
+    gone = {(queue, mid) for queue, mid in tx.rows(_DROP, [*asked, idle])}
     dropped = [each for each in leavers if (each.known.number, each.mid) in gone]
     left(tx, dropped)
     for each in dropped:

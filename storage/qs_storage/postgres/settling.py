@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ..engine import (
+    SECOND,
     NoSuchMessageError,
     NoSuchQueueError,
     Receipt,
@@ -66,7 +67,13 @@ SELECT h.queue, h.id, h.place, h.until, h.receives, h.size, h.server, h.state, h
 FROM (
     SELECT * FROM qs.hidden WHERE until >= %b::bigint AND until <= %b::bigint ORDER BY until LIMIT %b::int
     FOR UPDATE SKIP LOCKED) AS h
-JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id"""
+LEFT JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id"""
+_DISCARD = """
+DELETE FROM qs.hidden AS h USING unnest(%b::int[], %b::bigint[]) AS u (queue, id)
+WHERE h.queue = u.queue AND h.id = u.id AND NOT EXISTS (
+    SELECT FROM qs.queues AS q JOIN qs.messages AS m ON m.queue = q.queue WHERE q.queue = u.queue AND m.id = u.id)
+RETURNING h.queue, h.grp"""
+"""Rows that stand for no message: those of a queue that was removed, or whose removal was broken off."""
 _NEXT = "SELECT until FROM qs.hidden WHERE until > %b::bigint AND until < %b::bigint ORDER BY until LIMIT 1"
 _SHOW = """
 DELETE FROM qs.hidden AS h USING unnest(%b::int[], %b::bigint[]) AS u (queue, id)
@@ -153,7 +160,7 @@ class Settlement:
         if self._changed:
             tx.ask(_CHANGE, columns(self._changed, _CHANGED_AS))
         if self._dropped:
-            drop(tx, self._dropped)
+            drop(tx, self._dropped, idle=False)
 
 
 # -- deleting
@@ -296,19 +303,36 @@ def _settle_one(
 
 def end_due(tx: Transaction, since: int, count: int) -> tuple[int, int | None]:
     """Ends windows and delays that are over, at most count. since: the earliest end that is looked for. Returns their
-    number, and the next end, None if more is due now. psycopg.Error."""
+    number, and the next end, None if more is due now and this has ended some. psycopg.Error."""
     now = tx.now
-    due = [Hidden(*row) for row in tx.rows(_DUE, [since, now, count])]
+    rows = tx.rows(_DUE, [since, now, count])
     settlement = Settlement(tx)
-    for row in due:
+    strays: list[Hidden] = []
+    for row in map(Hidden._make, rows):
         known = tx.shared.numbers.get(row.queue)
-        if known is None:
-            continue  # of a queue that is being removed
+        if known is None or row.stored_at is None:  # without a row of `messages`
+            strays.append(row)
+            continue
         if row.state == IN_FLIGHT:
             tx.count(known, "expired")
         settlement.return_(row, None, None, ended_at=row.until)
     settlement.write()
-    if len(due) >= count:
-        return len(due), None
+    ended = len(rows) - len(strays) + (_discard(tx, strays) if strays else 0)
+    if len(rows) >= count:
+        # Those of a queue that this server does not know yet are left, and looked at again when it may know it.
+        return ended, None if ended else now + SECOND
     following = tx.rows(_NEXT, [now, 1 << 62])
-    return len(due), following[0][0] if following else 1 << 62
+    return ended, following[0][0] if following else 1 << 62
+
+
+def _discard(tx: Transaction, strays: Sequence[Hidden]) -> int:
+    """Removes rows of `hidden` that stand for no message: else they would be the first ones that are due for ever.
+    Returns how many. psycopg.Error."""
+    gone = tx.rows(_DISCARD, columns([(row.queue, row.mid) for row in strays], (Int4s, Int8s)))
+    for number, group in gone:
+        known = tx.shared.numbers.get(number)
+        if known is not None:
+            order.touch_left(tx, known, group)
+            if known.options.max_in_flight is not None:
+                tx.wake(known)
+    return len(gone)

@@ -122,7 +122,7 @@ def _take(tx: Transaction, taking: _Taking) -> None:
         for row in found:
             order.touch_taken(tx, tx.shared.numbers[row[0]], row[_GROUP])
         if over:
-            drop(tx, [_leaver(tx.shared, row) for row in over])
+            drop(tx, [_leaver(tx.shared, row) for row in over], idle=False)
         followers = order.arrange(tx, patient=bool(over))
         found = _before(tx, taking, found, followers)
         taking.found += found

@@ -181,7 +181,7 @@ class Upkeep:
         for known in self._shared.queues.values():
             over += self._too_old(tx, known)
         if over:
-            drop(tx, over)
+            drop(tx, over, idle=True)
 
     def _too_old(self, tx: Transaction, known: Known) -> list[Leaver]:
         since = too_old_since(known.options, tx.now)

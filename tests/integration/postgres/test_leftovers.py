@@ -1,0 +1,89 @@
+"""What is left in the tables by those who end in the middle of something, or come together, holds nobody up."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.storage.engines import LOTS, ManualClock
+from support.storage.postgres import Database, engine_on, finish, needs_postgres
+
+from qs_storage.engine import SECOND, Draft, Options, Receipt
+from qs_storage.postgres.running import run
+
+if TYPE_CHECKING:
+    from qs_storage.postgres.engine import PostgresEngine
+
+pytestmark = needs_postgres
+_RECEIVE = """
+WITH gone AS (DELETE FROM qs.line RETURNING *)
+INSERT INTO qs.hidden (queue, id, place, until, receives, size, state, held, grp)
+SELECT queue, id, place, %s, receives + 1, size, 1, false, grp FROM gone"""
+"""What a receive of another server does, as long as it is not committed."""
+_REMOVED = "DELETE FROM qs.queues WHERE qid = 'gone'"
+
+
+@pytest.fixture
+def engine(database: Database, tmp_path: Path) -> "Iterator[PostgresEngine]":
+    """An engine with a clock of the test's, and a queue `q`."""
+    engine = engine_on(database, tmp_path, ManualClock())
+    engine.create("q", Options())
+    yield engine
+    engine.close()
+
+
+def clock_of(engine: "PostgresEngine") -> ManualClock:
+    clock = engine.shared.now
+    assert isinstance(clock, ManualClock)
+    return clock
+
+
+def test_a_message_that_is_received_while_it_expires(engine: "PostgresEngine", database: Database) -> None:
+    """It is received or removed, and not the half of each: its group moves on."""
+    queue, clock = engine.queue("q"), clock_of(engine)
+    [first] = queue.push([Draft(b"1", group="g", expires=SECOND)])
+    [second] = queue.push([Draft(b"2", group="g")])
+    clock.now += 2 * SECOND
+    with database.connect() as other:
+        other.autocommit = False
+        other.execute(_RECEIVE, [clock.now + 30 * SECOND])
+        retiring = threading.Thread(target=run, args=[engine.shared, engine._upkeep._retire])
+        retiring.start()
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while database.sql(waits) == [0]:
+            assert retiring.is_alive()
+            time.sleep(0.01)
+        other.commit()
+        retiring.join()
+    both = "SELECT (SELECT count(*) FROM qs.messages WHERE id = %s), (SELECT count(*) FROM qs.hidden WHERE id = %s)"
+    assert database.sql(both, first, first) == [(1, 1)]
+    queue.delete(Receipt(first, 1))
+    assert [message.mid for message in engine.receive(["q"], 10, None, LOTS)] == [second]
+
+
+def test_a_message_without_its_row_of_messages(engine: "PostgresEngine", database: Database) -> None:
+    """Its other row goes when its time is over, and its group moves on."""
+    queue, clock = engine.queue("q"), clock_of(engine)
+    [first, second] = queue.push([Draft(b"1", group="g"), Draft(b"2", group="g")])
+    assert [message.mid for message in engine.receive(["q"], 1, SECOND, LOTS)] == [first]
+    database.sql("DELETE FROM qs.messages WHERE id = %s RETURNING id", first)
+    clock.now += 2 * SECOND
+    finish(engine)
+    assert [message.mid for message in engine.receive(["q"], 10, None, LOTS)] == [second]
+
+
+def test_hidden_messages_of_a_queue_whose_removal_was_broken_off(engine: "PostgresEngine", database: Database) -> None:
+    """However many they are, the windows of other queues end."""
+    engine.create("gone", Options())
+    engine.queue("gone").push([Draft(b"x", delay=SECOND)] * 1000)
+    [mid] = engine.queue("q").push([Draft(b"y", delay=2 * SECOND)])
+    database.sql(f"{_REMOVED} RETURNING queue")
+    clock_of(engine).now += 3 * SECOND
+    finishing = threading.Thread(target=finish, args=[engine], daemon=True)
+    finishing.start()
+    finishing.join(20)
+    assert not finishing.is_alive()
+    assert [message.mid for message in engine.receive(["q"], 10, None, LOTS)] == [mid]
+    assert database.sql("SELECT count(*) FROM qs.hidden WHERE state = 2") == [0]
