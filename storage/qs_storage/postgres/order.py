@@ -92,7 +92,7 @@ def is_turn(group: str) -> bool:
 
 def most_of(known: Known, group: str) -> int:
     """Returns how many messages of a group may be out."""
-    return _ANY if is_turn(group) else known.options.group_in_flight or 1
+    return _ANY if is_turn(group) else min(known.options.group_in_flight or 1, _ANY)
 
 
 def enter(tx: Transaction, known: Known, group: str, entrant: Entrant) -> None:

@@ -22,6 +22,8 @@ from .line import LINE_UP, LINED_AS
 from .transaction import Transaction
 
 Settle = Release | Reject | Extend
+_MOST_RECEIVES = (1 << 31) - 1
+"""No message has so many, and a receipt may say more."""
 _DELETE = """
 WITH u AS MATERIALIZED (
     SELECT * FROM unnest(%b::int[], %b::bigint[], %b::int[]) WITH ORDINALITY AS u (queue, id, receives, number)),
@@ -180,7 +182,10 @@ def delete(tx: Transaction, deletes: Sequence[Delete]) -> None:
     if not wanted:
         tx.results += [(operation, []) for operation, _ in operations]
         return
-    table = [(known.number, mid, -1 if receives is None else receives) for known, (mid, receives) in wanted]
+    table = [
+        (known.number, mid, -1 if receives is None else min(receives, _MOST_RECEIVES))
+        for known, (mid, receives) in wanted
+    ]
     gone = {row[0] - 1: row for row in tx.rows(_DELETE, columns(table, (Int4s, Int8s, Int4s)))}
     errors: dict[int, StorageError] = {}
     if len(gone) < len(wanted):

@@ -114,12 +114,15 @@ class Sweeps:
     def _work(self) -> None:
         link = self._shared.links.new()
         while batch := self._take():
-            try:
-                self._do(link, batch)
-            except Exception as error:  # a fault of the code: it must not end the worker
-                _logger.exception("a transaction failed by a fault of the program")
-                self._fail([operation for _, operation in batch], StorageError(f"a fault of the storage: {error!r}"))
+            self._do_safely(link, batch)
         link.close()
+
+    def _do_safely(self, link: Link, batch: Sequence[tuple[float, Operation[Any]]]) -> None:
+        try:
+            self._do(link, batch)
+        except Exception as error:  # a fault of the code: it must not end the worker
+            _logger.exception("a transaction failed by a fault of the program")
+            self._fail([operation for _, operation in batch], StorageError(f"a fault of the storage: {error!r}"))
 
     def _take(self) -> list[tuple[float, Operation[Any]]]:
         """Waits for operations, and takes those of one transaction. Returns none when the sweeps are closed."""
@@ -157,20 +160,24 @@ class Sweeps:
 
     def _do(self, link: Link, batch: Sequence[tuple[float, Operation[Any]]]) -> None:
         operations = [operation for _, operation in batch]
+        tried: list[Transaction] = []
+
+        def step(tx: Transaction) -> None:
+            tried[:] = [tx]
+            self._sweep(tx, operations)
+
         try:
-            self._shared.links.repeat(
-                lambda: run_on(link, self._shared, lambda tx: self._sweep(tx, operations), self._end_turn),
-                link,
-                batch[0][0],
-            )
+            self._shared.links.repeat(lambda: run_on(link, self._shared, step, self._end_turn), link, batch[0][0])
         except NotKnownError as error:
             self._fail(operations, error)
-        except StorageError as error:
-            if len(batch) == 1 or not is_divisible(error):
+        except Exception as error:
+            if len(batch) > 1 and is_divisible(error) and not (tried and tried[0].is_committed):
+                for one in batch:  # one of them is at fault: the others must not fail with it
+                    self._do_safely(link, [one])
+            elif isinstance(error, StorageError):
                 self._fail(operations, error)
-                return
-            for one in batch:  # one of them is at fault: the others must not fail with it
-                self._do(link, [one])
+            else:
+                raise
         else:
             for operation in operations:
                 if not operation.has_ended and isinstance(operation, Receive):
@@ -199,7 +206,8 @@ class Sweeps:
         end_all(left)
 
 
-def is_divisible(error: StorageError) -> bool:
-    """Tells whether a transaction that failed may succeed without one of its operations."""
+def is_divisible(error: Exception) -> bool:
+    """Tells whether a transaction that failed may succeed without one of its operations. True for a fault of the
+    program: what one of them asks for may have led to it."""
     cause = error.__context__
     return not (isinstance(cause, psycopg.Error) and is_passing(cause)) and not isinstance(error, NotKnownError)

@@ -32,7 +32,8 @@ class Transaction:
     parameters."""
 
     __slots__ = (
-        "_brought", "_counted", "_due", "_later", "_pipeline", "arrived", "groups", "made", "now", "results", "shared",
+        "_brought", "_counted", "_due", "_later", "_pipeline", "arrived", "groups", "is_committed", "made", "now",
+        "results", "shared",
     )  # fmt: skip
 
     def __init__(self, pipeline: "Pipeline", shared: Shared) -> None:
@@ -40,6 +41,7 @@ class Transaction:
         self.shared = shared
         self.now = shared.now()
         """The time of the transaction, in microseconds."""
+        self.is_committed = False
         self.results: list[tuple[Operation[Any], Any]] = []
         """Operations that end, with their results or errors."""
         self.made: dict[str, Known] = {}
@@ -89,7 +91,8 @@ class Transaction:
         self._later.append(effect)
 
     def settle(self) -> None:
-        """Does what was noted, and tells of the operations that have ended."""
+        """Does what was noted, and tells of the operations that have ended. Called after the commit."""
+        self.is_committed = True
         with self.shared.counting:
             for known, event, number in self._counted:
                 setattr(known.counts, event, getattr(known.counts, event) + number)

@@ -8,8 +8,8 @@ import pytest
 from support.storage.engines import LOTS
 from support.storage.postgres import Database, engine_on, needs_postgres
 
-from qs_storage.engine import Draft, Options
-from qs_storage.remote_engine import Receive
+from qs_storage.engine import Draft, Options, Receipt, StaleReceiptError, State, StorageError
+from qs_storage.remote_engine import Delete, Push, Receive
 
 if TYPE_CHECKING:
     from qs_storage.postgres.engine import PostgresEngine
@@ -44,3 +44,32 @@ def test_given_order_holds_where_not_all_fit(engine: "PostgresEngine") -> None:
     engine.queue("q").push([Draft(b"y" * 100)])
     [message] = engine.receive(["q", "older"], 10, None, 150, given=True)
     assert message.qid == "q"
+
+
+def test_a_fault_with_one_operation(engine: "PostgresEngine") -> None:
+    """An operation that the program cannot do fails alone, and the others of its sweep are done, once."""
+    impossible = Delete("q", [Receipt(1 << 70, None)])
+    push = Push("q", [Draft(b"x")])
+    for operation in (push, impossible):
+        operation.begin_wait()
+    engine.submit([push, impossible])
+    with pytest.raises(StorageError, match="fault"):
+        impossible.wait()
+    [mid] = push.wait()
+    assert engine.queue("q").list_mids(State.ALL, 10, -1) == [mid]
+
+
+def test_a_receipt_with_more_receives_than_there_can_be(engine: "PostgresEngine") -> None:
+    """It is stale, like any other that does not fit."""
+    queue = engine.queue("q")
+    [mid] = queue.push([Draft(b"x")])
+    engine.receive(["q"], 1, None, LOTS)
+    with pytest.raises(StaleReceiptError):
+        queue.delete(Receipt(mid, 10**18 - 1))
+
+
+def test_a_queue_that_lets_out_any_number_of_a_group(engine: "PostgresEngine") -> None:
+    """The option may be larger than a number of the database."""
+    engine.create("wide", Options(group_in_flight=10**17))
+    engine.queue("wide").push([Draft(b"x", group="g")] * 3)
+    assert len(engine.receive(["wide"], 10, None, LOTS)) == 3

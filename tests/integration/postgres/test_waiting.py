@@ -64,6 +64,7 @@ def test_a_receive_that_begins_to_wait_while_the_engine_closes(database: Databas
     """It ends, though nothing would end it later."""
     engine = engine_on(database, tmp_path, of_database=True, connections=1)
     engine.create("q", Options())
+    assert engine.receive(["q"], 1, None, LOTS) == []  # the worker is connected: while it closes, none connects
     operation = Receive(("q",), 1, None, LOTS, wait=3600)
     operation.begin_wait()
     engine._waiting.close()  # the first step of `close`, before the workers end
