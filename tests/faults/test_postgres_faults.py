@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -176,6 +177,24 @@ def test_frozen(own: Database, engine: Any, mortal: Postgres, threads: ThreadPoo
         engine.queue("q").push([Draft(b"z", key="k")])
     assert stored(own).count(b"z") == 1
     assert b"x" in stored(own)
+
+
+def test_a_stop_while_the_database_is_frozen(own: Database, mortal: Postgres, tmp_path: Path) -> None:
+    """A server ends soon, also one that was just telling others of a change."""
+    engine = engine_on(own, tmp_path)
+    engine.create("q", Options())  # tells others: its connection for that is there
+    until_sent = f"SELECT count(*) {BACKENDS} AND query LIKE '%%pg_notify%%' AND state = 'idle'"
+    while own.sql(until_sent, own.name) == [0]:
+        time.sleep(0.01)
+    with mortal.frozen():
+        engine._hints.tell_of_change()
+        time.sleep(0.2)
+        closing = threading.Thread(target=engine.close, daemon=True)
+        closing.start()
+        closing.join(20)
+        hangs = closing.is_alive()
+    closing.join()
+    assert not hangs
 
 
 def test_frozen_for_a_moment(own: Database, engine: Any, mortal: Postgres, threads: ThreadPoolExecutor) -> None:

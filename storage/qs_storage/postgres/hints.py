@@ -6,14 +6,15 @@ all commits of the database wait for each other. Hints may be lost, and come tog
 
 import logging
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import LiteralString
 
 import psycopg
 from psycopg import conninfo
 
 from ..engine import PRIORITIES
 from .known import Known, Shared, level_of
-from .links import cut
+from .links import PATIENCE, Watchdog, cut
 
 _logger = logging.getLogger(__name__)
 _INTERVAL = 0.01
@@ -22,9 +23,37 @@ _MOST = 200
 """Queues of one notification: it has at most 8000 bytes."""
 _TELL = "SELECT pg_notify('qs', %s)"
 _PAUSE = 1.0
+_CUT_EVERY = 0.1
 NOWHERE = PRIORITIES << 56
 """Behind all places: there may be something anywhere."""
 _CHANGED = "changed"
+_CHECK_EVERY = 5
+"""Pauses between two questions to a database that says nothing: it may stand still while another has its place."""
+
+
+class _Wire:
+    """A connection for hints, which another thread may cut. For one thread at a time otherwise."""
+
+    def __init__(self, watch: Watchdog) -> None:
+        self._watch = watch
+        self.connection: psycopg.Connection[tuple[object, ...]] | None = None
+
+    def execute(self, statement: LiteralString, given: Sequence[object] = ()) -> None:
+        """Runs a statement. psycopg.Error, also after some time without an answer."""
+        if self.connection is not None:
+            self._watch.begin(self, PATIENCE)
+            try:
+                self.connection.execute(statement, given)
+            finally:
+                self._watch.end(self)
+
+    def cut(self) -> None:
+        if self.connection is not None:
+            cut(self.connection)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
 
 
 class Hints:
@@ -50,7 +79,7 @@ class Hints:
         self._queues_changed = False
         self._more = threading.Event()
         self._stopping = threading.Event()
-        self._listening: psycopg.Connection[tuple[object, ...]] | None = None
+        self._telling, self._listening = _Wire(shared.links.watchdog), _Wire(shared.links.watchdog)
         self._threads = [
             threading.Thread(target=self._tell, name="postgres tells", daemon=True),
             threading.Thread(target=self._listen, name="postgres listens", daemon=True),
@@ -75,11 +104,10 @@ class Hints:
     def close(self) -> None:
         self._stopping.set()
         self._more.set()
-        if self._listening is not None:
-            cut(self._listening)
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join()
+        for wire, thread in zip((self._telling, self._listening), self._threads, strict=True):
+            while thread.is_alive():  # one that connects just now may wait for an answer later
+                wire.cut()
+                thread.join(_CUT_EVERY)
 
     def _connect(self) -> "psycopg.Connection[tuple[object, ...]]":
         # A hint need not be durable, and must not wait for a standby.
@@ -87,7 +115,7 @@ class Hints:
         return psycopg.connect(conninfo.make_conninfo(self._links.dsn, options=options), autocommit=True)
 
     def _tell(self) -> None:
-        connection: psycopg.Connection[tuple[object, ...]] | None = None
+        wire = self._telling
         while True:
             self._more.wait()
             self._more.clear()
@@ -98,29 +126,30 @@ class Hints:
             lines = [f"{number}:{place}" for (number, _), place in list(told.items())]
             parts = [" ".join(lines[at : at + _MOST]) for at in range(0, len(lines), _MOST)]
             try:
-                if connection is None or connection.closed:
-                    connection = self._connect()
+                if wire.connection is None or wire.connection.closed:
+                    wire.connection = self._connect()
                 for part in [*parts, *([_CHANGED] if changed else [])]:
-                    connection.execute(_TELL, [f"{self._shared.server} {part}"])
+                    wire.execute(_TELL, [f"{self._shared.server} {part}"])
             except psycopg.Error as error:
                 _logger.debug("a hint was not sent: %s", error)
-                if connection is not None:
-                    connection.close()
+                wire.close()
                 self._stopping.wait(_PAUSE)
             self._stopping.wait(_INTERVAL)
-        if connection is not None:
-            connection.close()
+        wire.close()
 
     def _listen(self) -> None:
+        wire = self._listening
         while not self._stopping.is_set():
             try:
                 with self._connect() as connection:
-                    self._listening = connection
-                    connection.execute("LISTEN qs")
+                    wire.connection = connection
+                    wire.execute("LISTEN qs")
                     self._again()  # what came while nobody listened
                     while not self._stopping.is_set():
-                        for notice in connection.notifies(timeout=_PAUSE):
-                            self._hear(notice.payload)
+                        for _ in range(_CHECK_EVERY):
+                            for notice in connection.notifies(timeout=_PAUSE):
+                                self._hear(notice.payload)
+                        wire.execute("SELECT 1")
             except psycopg.Error as error:
                 _logger.debug("hints are not heard: %s", error)
                 self._stopping.wait(_PAUSE)

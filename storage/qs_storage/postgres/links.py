@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psycopg
 from psycopg import conninfo
@@ -136,15 +136,19 @@ class Link:
             if self._watch.hurries:
                 raise UnavailableError("the storage is being closed, and connects to PostgreSQL no more")
             connection = psycopg.connect(self._dsn, autocommit=True)
+            self._connection, self._pipeline = connection, None
+            self._watch.begin(self, PATIENCE)
             try:
                 schema.check(connection)
             except BaseException:
-                connection.close()
+                self.close()
                 raise
+            finally:
+                self._watch.end(self)
             connection.add_notice_handler(self._note)
             # A large transaction, as a publication of a million messages, has its time for each answer.
             pipeline = Pipeline(connection, lambda: self._watch.begin(self, PATIENCE))
-            self._connection, self._pipeline = connection, pipeline
+            self._pipeline = pipeline
         return connection, pipeline
 
     def _note(self, notice: pg.Diagnostic) -> None:
@@ -219,16 +223,23 @@ class Link:
             cut(self._connection)
 
 
+class Cuttable(Protocol):
+    """What a watchdog watches."""
+
+    def cut(self) -> None:
+        """Ends the connection, from any thread."""
+
+
 class Watchdog:
     """Cuts links whose server has not answered in time: libpq has no bound on the wait for an answer."""
 
     def __init__(self) -> None:
-        self._until: dict[Link, float] = {}
+        self._until: dict[Cuttable, float] = {}
         self._end = math.inf
         self.hurries = False
         """True when this server stops: a connection that has to be made anew would take too long."""
 
-    def begin(self, link: Link, seconds: float) -> None:
+    def begin(self, link: Cuttable, seconds: float) -> None:
         self._until[link] = min(time.monotonic() + seconds, self._end)
 
     def hurry(self, seconds: float) -> None:
@@ -238,7 +249,7 @@ class Watchdog:
         for link, until in list(self._until.items()):
             self._until[link] = min(until, self._end)
 
-    def end(self, link: Link) -> None:
+    def end(self, link: Cuttable) -> None:
         self._until.pop(link, None)
 
     def look(self) -> None:

@@ -1,15 +1,21 @@
 """Connections to PostgreSQL that are given up when the database does not answer."""
 
+import contextlib
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 from support.storage.postgres import Database, engine_on, needs_postgres
 
-from qs_storage.engine import Draft
+from qs_storage.engine import Draft, UnavailableError
 from qs_storage.remote_engine import Push
+
+if TYPE_CHECKING:
+    from qs_storage.postgres.pipeline import Pipeline
 
 pytestmark = needs_postgres
 
@@ -60,3 +66,60 @@ def test_what_was_not_begun_is_refused(database: Database, monkeypatch: pytest.M
                 second.wait()
             assert not first.has_ended
         assert first.wait() == [1]
+
+
+def test_a_schema_that_cannot_be_read(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new connection is given up, too, if the database does not answer what is asked first."""
+    from qs_storage.postgres import links as module
+
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    links = module.Links(database.dsn, 1)
+    link = links.new()
+
+    def ask() -> None:
+        with contextlib.suppress(psycopg.OperationalError):
+            link.transact(_ask)
+
+    with database.connect() as other:
+        other.autocommit = False
+        other.execute("LOCK TABLE qs.version")
+        asking = threading.Thread(target=ask)
+        asking.start()
+        end = time.monotonic() + 10
+        while asking.is_alive():
+            assert time.monotonic() < end
+            links.watchdog.look()
+            asking.join(0.05)
+    assert links.run(_ask) == [(1,)]
+    link.close()
+    links.close()
+
+
+def test_no_connection_is_free(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that gets no connection is refused after a while."""
+    from qs_storage.postgres import links as module
+
+    monkeypatch.setattr(module, "PATIENCE", 0.3)
+    links = module.Links(database.dsn, 1)
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay(pipeline: "Pipeline") -> list[tuple[object, ...]]:
+        entered.set()
+        assert leave.wait(10)
+        return _ask(pipeline)
+
+    staying = threading.Thread(target=links.run, args=[stay])
+    staying.start()
+    assert entered.wait(10)
+    try:
+        with pytest.raises(UnavailableError, match="nothing was changed"):
+            links.run(_ask)
+    finally:
+        leave.set()
+        staying.join()
+    assert links.run(_ask) == [(1,)]
+    links.close()
+
+
+def _ask(pipeline: "Pipeline") -> list[tuple[object, ...]]:
+    return pipeline.ask("SELECT 1").fetchall()
