@@ -91,16 +91,17 @@ def take_out(tx: Transaction, known: Known, mids: Sequence[int], *, claimed: boo
     return sorted(found)
 
 
-def drop(tx: Transaction, leavers: Sequence[Leaver], *, idle: bool) -> None:
+def drop(tx: Transaction, leavers: Sequence[Leaver], *, idle: bool) -> int:
     """Removes messages whose time is over, wherever they are, with all consequences. Leaves those that somebody else
     receives or removes at this moment. idle: True to leave those that are in flight or in a claim by now, too.
-    psycopg.Error."""
+    Returns how many were removed. psycopg.Error."""
     asked = columns([(each.known.number, each.mid) for each in leavers], (Int4s, Int8s))
     gone = {(queue, mid) for queue, mid in tx.rows(_DROP, [*asked, idle])}
     dropped = [each for each in leavers if (each.known.number, each.mid) in gone]
     left(tx, dropped)
     for each in dropped:
         tx.count(each.known, "retired")
+    return len(dropped)
 
 
 def left(tx: Transaction, leavers: Sequence[Leaver]) -> None:

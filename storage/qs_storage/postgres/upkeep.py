@@ -32,6 +32,8 @@ OLD_SNAPSHOT = 60.0
 """Seconds after which the log warns of a transaction that keeps dead rows from being removed."""
 _SLICE = 500
 """The most messages that are ended or removed in one transaction."""
+_SLICES = 20
+"""The most slices in a second of messages that are removed because they are too old."""
 _MARGIN = 5 * SECOND
 """Ends are looked for from so long before the last look: others' commits may come late. A whole look comes about once
 a second."""
@@ -139,12 +141,15 @@ class Upkeep:
         if now >= self._look_at:
             self._look_at = now + LOOK
             self.read_queues()
-            run_on(self._link, self._shared, self._retire)
+            for _ in range(_SLICES):
+                if not run_on(self._link, self._shared, self._retire):
+                    break
             self._look()
         while self._is_due() and run_on(self._link, self._shared, self.end_due):
             pass
         if now >= self._rarely_at:
             self._rarely_at = now + _RARELY
+            self._settled = max(self._settled, 1)  # a change may be committed long after it was noted
             run_on(self._link, self._shared, self._rarely)
 
     # -- what is due
@@ -174,14 +179,14 @@ class Upkeep:
         tx.later(note)
         return following is None or ended >= most
 
-    def _retire(self, tx: Transaction) -> None:
-        """Removes messages that are too old, or expired."""
+    def _retire(self, tx: Transaction) -> bool:
+        """Removes messages that are too old, or expired. Returns True if there may be more."""
         over = [Leaver(self._shared.numbers[row[0]], *row[1:]) for row in tx.rows(_OVER, [tx.now, _SLICE])
                 if row[0] in self._shared.numbers]  # fmt: skip
         for known in self._shared.queues.values():
             over += self._too_old(tx, known)
-        if over:
-            drop(tx, over, idle=True)
+        removed = drop(tx, over, idle=True) if over else 0
+        return len(over) >= _SLICE and removed > 0
 
     def _too_old(self, tx: Transaction, known: Known) -> list[Leaver]:
         since = too_old_since(known.options, tx.now)

@@ -87,3 +87,30 @@ def test_hidden_messages_of_a_queue_whose_removal_was_broken_off(engine: "Postgr
     assert not finishing.is_alive()
     assert [message.mid for message in engine.receive(["q"], 10, None, LOTS)] == [mid]
     assert database.sql("SELECT count(*) FROM qs.hidden WHERE state = 2") == [0]
+
+
+def test_a_queue_whose_making_was_committed_late(database: Database, tmp_path: Path) -> None:
+    """A server knows it soon, though nobody tells it, and though it has looked in vain."""
+    engine = engine_on(database, tmp_path, of_database=True)
+    with database.connect() as other:
+        other.execute("INSERT INTO qs.queues (qid, paused, options) VALUES ('late', false, '{}')")
+    engine._upkeep._settled = 0
+    engine._upkeep._changes = database.sql("SELECT last_value + is_called::int FROM qs.changes")[0]
+    engine._upkeep._rarely_at = 0.0  # ten seconds later
+    for _ in range(500):
+        if "late" in engine.queues():
+            break
+        time.sleep(0.01)
+    assert "late" in engine.queues()
+    engine.close()
+
+
+def test_more_messages_expire_than_one_transaction_removes(database: Database, tmp_path: Path) -> None:
+    """They are gone soon: a queue whose messages nobody wants does not grow."""
+    engine = engine_on(database, tmp_path, of_database=True)
+    engine.create("q", Options())
+    for _ in range(5):
+        engine.queue("q").push([Draft(b"x", expires=1)] * 1000)
+    time.sleep(2.5)  # three looks
+    assert database.sql("SELECT count(*) FROM qs.messages") == [0]
+    engine.close()
