@@ -41,6 +41,9 @@ def test_storage_without_a_database(tmp_path: Path) -> None:
     ended = run_server("--root", str(tmp_path / "other"), "--storage", "postgres")
     assert ended.returncode == 1
     assert "start the server with --postgres DSN" in ended.stderr
+    checked = run_server("--root", str(tmp_path / "other"), "--storage", "postgres", "--check")
+    assert checked.returncode == 1
+    assert "--postgres DSN, or in QS_POSTGRES" in checked.stderr
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +86,39 @@ def test_database_that_cannot_be_used(postgres: Postgres) -> None:
         assert ended.returncode == 1
         assert len(ended.stderr.splitlines()) == 1
         assert "queue-server.py: postgres: " in ended.stderr
+
+
+@needs_postgres
+def test_check_names_missing_rights(postgres: Postgres) -> None:
+    """--check asks for the rights of the role that serves, and names what the role may not use."""
+    with postgres.database() as database:
+        for statement in (
+            "CREATE ROLE serves LOGIN",
+            "GRANT USAGE ON SCHEMA qs TO serves",
+            "GRANT SELECT ON qs.version TO serves",
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA qs TO serves",
+            "GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA qs TO serves",
+            "REVOKE INSERT, UPDATE, DELETE ON qs.version FROM serves",
+        ):
+            database.sql(statement)
+        dsn = postgres.dsn_of(database.name, user="serves")
+        assert run_server("--check", "--postgres", dsn).returncode == 0
+        database.sql("REVOKE DELETE ON qs.hidden FROM serves")
+        database.sql("REVOKE USAGE ON SEQUENCE qs.mids FROM serves")
+        checked = run_server("--check", "--postgres", dsn)
+        assert checked.returncode == 1
+        assert "the role serves may not use hidden, mids" in checked.stderr
+        database.sql("DROP OWNED BY serves")
+        database.sql("DROP ROLE serves")
+
+
+@needs_postgres
+def test_migrate_finds_the_primary(postgres: Postgres) -> None:
+    """Of several hosts, --migrate takes the one that is the primary, and an error names each host once."""
+    with postgres.database(migrated=False) as database:
+        database.sql(f"ALTER DATABASE {database.name} SET default_transaction_read_only = on")
+        host, port = postgres.address
+        dsn = f"postgresql://postgres@{host}:{port},{host}:{port}/{database.name}"
+        ended = run_server("--migrate", "--postgres", dsn)
+        assert ended.returncode == 1
+        assert ended.stderr.count("session is read-only") == 2

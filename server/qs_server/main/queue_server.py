@@ -52,6 +52,8 @@ def _look(options: ServerOptions, verbose: int) -> int:
         return check_files(flags.PROGRAM, verbose, lambda: [_ask_database(dsn, migrate=True)], options.log_format)
 
     def more() -> list[str]:
+        if dsn is None and options.storage == "postgres":
+            raise StartError("the storage 'postgres' needs a database: name it with --postgres DSN, or in QS_POSTGRES")
         return [*check_root(options), *([] if dsn is None else [_ask_database(dsn, migrate=False)])]
 
     return check_command(flags.PROGRAM, verbose, options, more, options.log_format)
@@ -60,12 +62,11 @@ def _look(options: ServerOptions, verbose: int) -> int:
 def _ask_database(dsn: Any, *, migrate: bool) -> str:
     """Makes the schema of the storage postgres, or only looks. Returns a line about the database. Raises StartError."""
     try:
-        from qs_storage.postgres.links import describe  # noqa: PLC0415 - its library is an extra
-        from qs_storage.postgres.schema import migrate as make_schema  # noqa: PLC0415
+        from qs_storage.postgres import links  # noqa: PLC0415 - its library is an extra
     except ModuleNotFoundError as error:
         raise StartError(str(NotInstalledError("postgres", error))) from None
     try:
-        return f"postgres: {make_schema(dsn) if migrate else describe(dsn)}"
+        return f"postgres: {links.migrate(dsn) if migrate else links.describe(dsn)}"
     except StorageError as error:
         raise StartError(f"postgres: {error}") from None
 

@@ -18,6 +18,7 @@ from psycopg import errors as pg
 
 from ..engine import NotKnownError, QueueFullError, StorageError, UnavailableError
 from . import schema
+from .error_text import line_of
 from .pipeline import Connection, Pipeline
 
 _logger = logging.getLogger(__name__)
@@ -94,11 +95,6 @@ def with_settings(dsn: str) -> str:
     options = " ".join(f"-c {name}={value}" for name, value in _SETTINGS.items())
     given["options"] = f"{options} {given.get('options') or ''}".strip()
     return conninfo.make_conninfo("", **{**_KEPT_ALIVE, **given})
-
-
-def line_of(error: Exception) -> str:
-    """Returns the text of an error in one line."""
-    return " ".join(str(error).split())
 
 
 def is_full(error: Exception) -> bool:
@@ -336,12 +332,18 @@ class Links:
                 self._idle.append(link)
 
 
+def migrate(dsn: str) -> str:
+    """Makes the schema, or brings it up to date: see `schema.migrate`. Of several hosts it takes the primary."""
+    return schema.migrate(with_settings(dsn))
+
+
 def describe(dsn: str) -> str:
     """Connects once, and returns what was found. A database that does not answer is no error: it may come back.
-    StorageError for a DSN that cannot be read, and for a database without the schema."""
+    StorageError for a DSN that cannot be read, for a database without the schema, and for a role that cannot serve."""
     try:
         with psycopg.connect(with_settings(dsn)) as connection:
             schema.check(connection)
+            schema.check_rights(connection)
             info = connection.info  # of an open connection alone
             where = f"the database {info.dbname} on {info.host}:{info.port}"
         return f"{where} has the schema qs in version {schema.VERSION}"

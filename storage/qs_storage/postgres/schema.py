@@ -14,6 +14,7 @@ import psycopg
 from psycopg import errors as pg
 
 from ..engine import StorageError
+from .error_text import line_of
 
 VERSION = 1
 """The version of the schema that this program reads and writes."""
@@ -155,6 +156,13 @@ CREATE TABLE qs.servers (
 
 _STEPS: dict[int, str] = {1: _TABLES}
 """By version: the statements that make it from the version before."""
+_GRANTS = "the role that serves needs the rights on the schema qs that docs/postgres.md grants"
+_LACKING = """
+SELECT c.relname FROM pg_class AS c WHERE c.relnamespace = to_regnamespace('qs') AND c.relname <> 'version' AND NOT
+    CASE c.relkind WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE') AND has_sequence_privilege(c.oid, 'SELECT')
+    WHEN 'r' THEN has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'INSERT')
+        AND has_table_privilege(c.oid, 'UPDATE') AND has_table_privilege(c.oid, 'DELETE') ELSE true END
+ORDER BY c.relname"""
 _LOCK = 0x7173
 """The advisory lock under which a schema is made, so that two who do it at once do it one after the other."""
 
@@ -177,10 +185,12 @@ def migrate(dsn: str) -> str:
             connection.execute("DELETE FROM qs.version")
             connection.execute("INSERT INTO qs.version VALUES (%s)", [VERSION])
             return (
-                f"the schema qs was made, with version {VERSION}" if not found else f"the schema qs now has {VERSION}"
+                f"the schema qs was made, with version {VERSION}"
+                if not found
+                else f"the schema qs has version {VERSION} now"
             )
     except psycopg.Error as error:
-        raise StorageError(f"the schema qs could not be made: {_line(error)}") from None
+        raise StorageError(f"the schema qs could not be made: {line_of(error)}") from None
 
 
 def check(connection: "psycopg.Connection[object]") -> None:
@@ -188,9 +198,7 @@ def check(connection: "psycopg.Connection[object]") -> None:
     try:
         found = _version(connection)
     except pg.InsufficientPrivilege as error:
-        raise StorageError(
-            f"{_line(error)}: the role that serves needs USAGE on the schema qs, see docs/postgres.md"
-        ) from None
+        raise StorageError(f"{line_of(error)}: {_GRANTS}") from None
     if found > VERSION:
         raise StorageError(_newer(found))
     if found < VERSION:
@@ -198,6 +206,14 @@ def check(connection: "psycopg.Connection[object]") -> None:
         raise StorageError(
             f"the database {has}, and version {VERSION} is needed: run queue-server.py --postgres … --migrate"
         )
+
+
+def check_rights(connection: "psycopg.Connection[object]") -> None:
+    """Checks that the role may do with the tables and sequences what serving takes. StorageError that names those that
+    it may not use."""
+    lacking = [str(row[0]) for row in connection.execute(_LACKING).fetchall() if isinstance(row, tuple)]
+    if lacking:
+        raise StorageError(f"the role {connection.info.user} may not use {', '.join(lacking)}: {_GRANTS}")
 
 
 def _newer(found: int) -> str:
@@ -210,7 +226,3 @@ def _version(connection: "psycopg.Connection[object]") -> int:
         return 0
     row = connection.execute("SELECT max(version) FROM qs.version").fetchone()
     return int(row[0]) if isinstance(row, tuple) and row[0] is not None else 0
-
-
-def _line(error: psycopg.Error) -> str:
-    return " ".join(str(error).split())

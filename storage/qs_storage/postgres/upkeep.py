@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..engine import SECOND, StorageError, UnavailableError
 from ..policy import too_old_since
 from . import order
+from .error_text import line_of
 from .known import Known, Shared, options_from
 from .leaving import Leaver, drop
 from .links import Link
@@ -127,7 +128,7 @@ class Upkeep:
                 pause = min(LOOK, max((self.next_due - self._shared.now()) / SECOND, 0.0))
             except Exception as error:
                 pause = LOOK
-                said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                said = f"{type(error).__name__}: {line_of(error)}"
                 if said != self._complaint:
                     _logger.error("PostgreSQL cannot be used: %s; it is tried again every second", said)
                 self._complaint = said
