@@ -292,6 +292,10 @@ class GatheringEngine(RemoteEngine, Protocol):
         """Tells whether `queues` is complete as far as this queue is concerned. False if the other server has never
         answered since the start: then there may be a queue of this name."""
 
+    def answers(self) -> bool:
+        """Tells whether the other server did what the engine has last asked by itself, about once a second. Asks
+        nothing."""
+
     def figures(self) -> Mapping[str, float]:
         """Returns figures of the whole engine by their names in docs/protocol.md. Asks no other server."""
 

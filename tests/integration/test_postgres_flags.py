@@ -122,3 +122,19 @@ def test_migrate_finds_the_primary(postgres: Postgres) -> None:
         ended = run_server("--migrate", "--postgres", dsn)
         assert ended.returncode == 1
         assert ended.stderr.count("session is read-only") == 2
+
+
+@needs_postgres
+def test_queues_of_the_same_name(postgres: Postgres, tmp_path: Path) -> None:
+    """A queue of the root hides one of the database, which another server has made: the log of a start says so."""
+    with postgres.database() as database, serving(tmp_path / "root", "--postgres", database.dsn) as server:
+        with (
+            serving(tmp_path / "other", "--postgres", database.dsn) as other,
+            Wire(server) as wire,
+            Wire(other) as there,
+        ):
+            assert code(wire.ask(new_queue("q"))) == 0
+            assert code(there.ask(new_queue("q", '<options storage="postgres"/>'))) == 0
+        server.stop()
+        server.start()
+        server.until_logged("queues of the root hide those of the same names in the storage 'postgres': 'q'")

@@ -142,6 +142,9 @@ def open_remotes(
                 remotes.give_up(storage, qids)
         if engine is not None and (engine.queues() or storage == options.storage) and (remark := engine.describe()):
             _logger.warning("%s", remark)
+        if engine is not None and (hidden := sorted({*engine.queues()} & {*here()})):
+            names = ", ".join(map(repr, hidden))
+            _logger.warning("queues of the root hide those of the same names in the storage %r: %s", storage, names)
     return remotes
 
 

@@ -28,7 +28,7 @@ from qs_storage.remote_engine import RemoteEngine
 from qs_storage.shared import Event
 
 from ..broker.jobs import Call, Pause
-from ..broker.remotes import Remotes, give_back, receive_wanted
+from ..broker.remotes import Remotes, give_back, is_gathering, receive_wanted
 from ..broker.subscriber import bytes_of
 from ..broker.subscriptions import Subscriptions
 from .gathered import BEGIN, check_given
@@ -249,7 +249,9 @@ def _all_stats(service: Service, request: wire.QueueStats) -> Answer:
     """Answers with the figures of all queues. For queues on a server that fails, the answer has only name and
     storage."""
     remotes = service.remotes
-    call = Call(lambda stop: _remote_stats(remotes, service.may_see_stats))
+    # A queue of this server hides one of the same name that another server has made in a database.
+    own = frozenset(service.storage.queues())
+    call = Call(lambda stop: _remote_stats(remotes, lambda qid: qid not in own and service.may_see_stats(qid)))
     yield Pause(call=call)
     return (yield from all_stats(service, {info.qid: info for info in call.result()}))
 
@@ -258,8 +260,9 @@ def _remote_stats(remotes: Remotes, wanted: Callable[[str], bool]) -> list[wire.
     # Queues out of reach are listed by name: a client must see that there are queues without figures.
     found = [wire.QueueInfo(qid, storage=storage) for qid, storage in remotes.out_of_reach.items() if wanted(qid)]
     for engine in remotes.engines.values():
-        until = time.monotonic() + _STATS_TIMEOUT
-        failed = False
+        # What is known not to answer is not asked: nobody's figures of other queues wait for that.
+        failed = is_gathering(engine) and not engine.answers()
+        until = time.monotonic() + (0 if failed else _STATS_TIMEOUT)
         for qid in filter(wanted, engine.queues()):
             try:
                 # The others may fail as well, each after a time-out of its own: this one is for all together.

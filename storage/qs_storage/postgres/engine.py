@@ -219,6 +219,9 @@ class PostgresEngine:
     def knows(self, qid: str) -> bool:
         return self._upkeep.known.is_set()
 
+    def answers(self) -> bool:
+        return self._upkeep.answers
+
     def queue(self, qid: str) -> PostgresQueue:
         return PostgresQueue(self._shared.known(qid), self._shared, self.do)
 

@@ -97,6 +97,11 @@ class Upkeep:
     def start(self) -> None:
         self._thread.start()
 
+    @property
+    def answers(self) -> bool:
+        """False after an error, until the database answers again."""
+        return not self._complaint
+
     def due(self, until: int) -> None:
         """Notes an end of something hidden."""
         self._dues += 1

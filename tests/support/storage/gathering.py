@@ -68,7 +68,7 @@ class GatheringInMemory:
         self.opened: dict[str, MemoryQueue] = {}
         self.submitted: list[list[Operation[Any]]] = []
         """The operations of each call of `submit`."""
-        self.known = True
+        self.known = self.answering = True
         self.refuses: Callable[[Operation[Any]], StorageError | None] = lambda operation: None
         self.late = False
         """True to give messages to receives that are stopped, as if they had come just before."""
@@ -93,6 +93,9 @@ class GatheringInMemory:
 
     def queues(self) -> Collection[str]:
         return self.opened.keys()
+
+    def answers(self) -> bool:
+        return self.answering
 
     def knows(self, qid: str) -> bool:
         return self.known

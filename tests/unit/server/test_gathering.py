@@ -2,6 +2,7 @@
 waits and ends are those of any other request. The engine is one in memory, which sweeps when a test says so."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -300,6 +301,23 @@ async def test_queue_of_the_server_comes_first(world: World, autojump_clock: Clo
     world.engine.create("g", Options())
     assert code(await client.ask(push("g", "own"))) == 0
     assert not world.engine.submitted
+
+
+async def test_figures_of_all_queues(world: World, autojump_clock: Clock) -> None:
+    """The figures of a name are those of the queue that it means, and an engine that does not answer is not asked."""
+    client = world.connect()
+    world.engine.create("q", Options())
+    assert code(await client.ask(push("q", "own"))) == 0
+    assert code(await world.ask(client, push("g", "x"))) == 0
+
+    async def ready() -> dict[str, str]:
+        answer = await client.ask(request("queue-stats"))
+        found = re.findall("<queue ([^>]*)>([^<]*)</queue>", answer)
+        return {qid: "".join(re.findall(' ready="([0-9]+)"', figures)) for figures, qid in found}
+
+    assert await ready() == {"g": "1", "h": "0", "q": "1"}
+    world.engine.answering = False
+    assert await ready() == {"g": "", "h": "", "q": "1"}
 
 
 async def test_new_queue_is_used_at_once(world: World, autojump_clock: Clock) -> None:
