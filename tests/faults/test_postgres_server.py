@@ -20,7 +20,7 @@ from support.clients.documents import (
     subscribe,
     text,
 )
-from support.servers.processes import ServerProcess, Wire, serving, until
+from support.servers.processes import ServerProcess, Wire, serving
 from support.storage.postgres import Database, Postgres, needs_postgres
 
 pytestmark = needs_postgres
@@ -118,7 +118,8 @@ def test_no_database_at_the_start(mortal: Postgres, own: Database, tmp_path: Pat
         finally:
             mortal.start()
         # Until the database has answered once, nobody knows whether there is a queue of that name.
-        until(lambda: payloads(wire.ask(receive("q", wait=1))) == ["x"])
+        again.until_logged("PostgreSQL answers again")
+        assert payloads(wire.ask(receive("q", wait=10))) == ["x"]
 
 
 def test_a_stop_while_the_database_hangs(mortal: Postgres, server: ServerProcess) -> None:

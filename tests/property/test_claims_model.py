@@ -234,4 +234,4 @@ def test_claims_are_as_their_model(kind: str) -> None:
 def test_claims_over_postgres(postgres: Postgres) -> None:
     """The claims and batches of a database are as their model, too."""
     PostgresMachine.postgres = postgres
-    run_machine(PostgresMachine, 10, steps=25)
+    run_machine(PostgresMachine, 4, steps=25)

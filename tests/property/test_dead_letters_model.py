@@ -434,5 +434,5 @@ def test_dead_letters_over_postgres(postgres: Postgres) -> None:
     """The queues of a database are as their model, too."""
     PostgresMachine.postgres = postgres
     PostgresMachine.reached.clear()
-    run_machine(PostgresMachine, 12, steps=30)
+    run_machine(PostgresMachine, 6, steps=30)
     assert PostgresMachine.reached["death"] > 20

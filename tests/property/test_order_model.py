@@ -384,4 +384,4 @@ def test_order_and_limits_are_as_their_model() -> None:
 def test_order_and_limits_over_postgres(postgres: Postgres) -> None:
     """Two servers over one database keep the order and the limits, whichever gets a request."""
     PostgresMachine.postgres = postgres
-    run_machine(PostgresMachine, 15, steps=30)
+    run_machine(PostgresMachine, 6, steps=30)

@@ -62,4 +62,4 @@ class PostgresMachine(EngineMachine):
 def test_postgres_engine_is_as_its_model(postgres: Postgres) -> None:
     """Any sequence of operations of two servers, and of reopenings, leaves the queue as the model has it."""
     PostgresMachine.postgres = postgres
-    run_machine(PostgresMachine, 15, steps=30)
+    run_machine(PostgresMachine, 6, steps=30)
