@@ -2,10 +2,10 @@
 is done or not, as the error says."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 from support.storage.engines import LOTS, ManualClock
@@ -120,6 +120,7 @@ class Place:
 
     def __init__(self, database: Database, proxy: StatementProxy, root: Path) -> None:
         self.database = database
+        self._administrator = database.connect()
         self.proxy = proxy
         self.clock = ManualClock()
         dsn = database.server.dsn_of(database.name, port=proxy.port)
@@ -128,10 +129,19 @@ class Place:
             part._link._dsn = with_settings(database.dsn)
             part._link.cut()
 
+    def sql(self, text: LiteralString, *parameters: str) -> list[Any]:
+        """Runs a statement as the administrator, on a connection that stays. Returns its rows."""
+        cursor = self._administrator.execute(text, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def close(self) -> None:
+        self.engine.close()
+        self._administrator.close()
+
     def prepared(self, before: Do) -> At:
         """Makes queues with messages. What is prepared is the same each time, and the engine has its connections."""
         self.proxy.arm()
-        self.database.sql("DELETE FROM qs.messages; DELETE FROM qs.line; DELETE FROM qs.hidden")
+        self.sql("DELETE FROM qs.messages; DELETE FROM qs.line; DELETE FROM qs.hidden")
         name = f"q{next(_numbers):05d}"
         self.engine.create(f"{name}-dead", Options())
         self.engine.create(name, Options(dead_letter=f"{name}-dead", max_receives=10))
@@ -144,16 +154,16 @@ class Place:
 
     def shown(self, at: At) -> list[Any]:
         """Returns the messages of the queues, with times from now on and without their names."""
-        rows = self.database.sql(_SHOWN, f"{at.name}%")
+        rows = self.sql(_SHOWN, f"{at.name}%")
         now = self.clock.now
-        options = self.database.sql("SELECT options FROM qs.queues WHERE qid = %s", at.name)
-        staged = self.database.sql(
+        options = self.sql("SELECT options FROM qs.queues WHERE qid = %s", at.name)
+        staged = self.sql(
             "SELECT payload FROM qs.staged JOIN qs.queues USING (queue) WHERE qid = %s ORDER BY number", at.name
         )
         changing = [
             (row[0] == at.name, *row[1:6], row[6] and (row[6] >= FOREVER or row[6] - now), *row[7:]) for row in rows
         ]
-        return [changing, [{**each, "dead_letter": ""} for each in options], staged]
+        return [changing, [{**each, "dead_letter": ""} for (each,) in options], staged]
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +171,15 @@ def place(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with postgres.database() as database, statements_of(postgres) as proxy:
         place = Place(database, proxy, tmp_path_factory.mktemp("cuts"))
         yield place
-        place.engine.close()
+        place.close()
+
+
+Cut = tuple[LiteralString, int, bool]
+
+
+def cuts(found: Sequence[tuple[LiteralString, int]]) -> list[Cut]:
+    """Returns where to cut: before each statement, and after the last of each transaction, whose answer is lost."""
+    return [(text, nth, passes) for text, nth in found for passes in ((False, True) if text == "COMMIT" else (False,))]
 
 
 def statements(place: Place, before: Do, do: Do) -> tuple[list[tuple[str, int]], list[Any], list[Any]]:
@@ -183,7 +201,7 @@ def test_cut_at_each_statement(place: Place, name: str) -> None:
     before, do = OPERATIONS[name]
     found, old, new = statements(place, before, do)
     unknown = 0
-    for (text, nth), passes in itertools.product(found, (False, True)):
+    for text, nth, passes in cuts(found):
         at = place.prepared(before)
         place.proxy.arm(text, nth, passes=passes)
         try:
@@ -201,7 +219,7 @@ def test_cut_at_each_statement(place: Place, name: str) -> None:
 
 def _settle(place: Place) -> None:
     """Waits until the transactions of connections that were cut have ended."""
-    place.database.sql("BEGIN; LOCK TABLE qs.messages, qs.line, qs.hidden, qs.staged, qs.queues; COMMIT")
+    place.sql("BEGIN; LOCK TABLE qs.messages, qs.line, qs.hidden, qs.staged, qs.queues; COMMIT")
 
 
 OFTEN = {"push a list", "receive", "delete", "reject", "publish"}
@@ -217,7 +235,7 @@ def test_terminated_at_each_statement(place: Place, name: str) -> None:
     found, old, new = statements(place, before, do)
 
     def terminate() -> None:
-        place.database.sql(
+        place.sql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
             " AND application_name LIKE 'qs%'"
         )
@@ -242,7 +260,7 @@ def test_a_repeated_push_with_a_key(place: Place) -> None:
 
     found, _, new = statements(place, nothing, push)
     repeated = 0
-    for (text, nth), passes in itertools.product(found, (False, True)):
+    for text, nth, passes in cuts(found):
         at = place.prepared(nothing)
         place.proxy.arm(text, nth, passes=passes)
         try:
