@@ -192,7 +192,9 @@ def memcached_bench(root: Path, server: Memcached) -> Bench:
 
 def postgres_bench(root: Path, database: Database) -> Bench:
     """Returns a bench over a database of PostgreSQL, whose time is that of the bench."""
-    return guarded(lambda clock: cast(Engine, GatheringAsEngine(postgres_engine_on(database, root, clock))))
+    # One connection for gathered requests: a connection takes PostgreSQL several milliseconds, a request half of one.
+    make = lambda clock: GatheringAsEngine(postgres_engine_on(database, root, clock, connections=1))  # noqa: E731
+    return guarded(lambda clock: cast(Engine, make(clock)))
 
 
 def sqs_bench(root: Path, server: SqsServer) -> Bench:
