@@ -22,6 +22,8 @@ _ROUNDS = 100
 """How often a receive looks at the line again, because it has taken messages of groups that have more."""
 _GROUP = 15
 """The column with the group as it is in the line. Message.group is that of the push."""
+_LOCKED = 16
+"""The column with how many messages the statement has locked. Those that did not fit are left in the line."""
 _RANGES_AS = (Int4s, Int8s, Int8s, Int8s, Int4s, Bools, Int4s)
 _HIGHS = [*LEVELS[1:], 1 << 62]
 _TAKE_HEAD = """
@@ -57,7 +59,7 @@ hid AS (
     SELECT g.queue, g.id, g.place, g.until, g.receives, g.size, %b::int, 1, %b::boolean, g.counted, g.grp, g.reason
     FROM gone AS g)
 SELECT g.queue, g.id, g.place, g.until, g.receives, g.size, g.reason, m.pushed_at, m.stored_at, m.expires_at,
-    m.grp, m.ukey, m.origin, m.headers, m.payload, g.grp
+    m.grp, m.ukey, m.origin, m.headers, m.payload, g.grp, (SELECT count(*) FROM taken)
 FROM gone AS g JOIN qs.messages AS m ON m.queue = g.queue AND m.id = g.id"""
 _TAKE = _TAKE_HEAD + _FIT + _TAKE_TAIL
 """For one queue: what is read first is taken, and nothing more is read."""
@@ -205,6 +207,9 @@ def _read(
             known.floors.taken(gone, changes[known])
 
     tx.later(note)
+    if len(taking.queues) == 1 and read and (left := read[0][_LOCKED] - len(read)):
+        # Other receives have passed those that are left, as they were locked: nobody may think that they are gone.
+        tx.arrive(taking.queues[0], read[-1][2] + 1, left)
     found: list[Row] = []
     over: list[Row] = []
     for row in read:

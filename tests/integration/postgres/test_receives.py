@@ -9,6 +9,7 @@ from support.storage.engines import LOTS
 from support.storage.postgres import Database, engine_on, needs_postgres
 
 from qs_storage.engine import Draft, Options, Receipt, StaleReceiptError, State, StorageError
+from qs_storage.postgres.known import PLAIN_PLACE
 from qs_storage.remote_engine import Delete, Push, Receive
 
 if TYPE_CHECKING:
@@ -73,3 +74,14 @@ def test_a_queue_that_lets_out_any_number_of_a_group(engine: "PostgresEngine") -
     engine.create("wide", Options(group_in_flight=10**17))
     engine.queue("wide").push([Draft(b"x", group="g")] * 3)
     assert len(engine.receive(["wide"], 10, None, LOTS)) == 3
+
+
+def test_messages_that_were_locked_and_did_not_fit(engine: "PostgresEngine") -> None:
+    """A receive at the same time, which has passed them, does not keep the next one from finding them."""
+    engine.queue("q").push([Draft(b"x" * 100)] * 10)
+    floors = engine.shared.known("q").floors
+    floors.looked(1000)  # no look at the whole line saves it
+    changes = floors.changes
+    assert len(engine.receive(["q"], 10, None, 250)) == 2
+    floors.taken([PLAIN_PLACE + 1000], changes)  # as the other receive does at its end
+    assert len(engine.receive(["q"], 10, None, LOTS)) == 8
