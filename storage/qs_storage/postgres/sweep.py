@@ -163,14 +163,15 @@ class Sweeps:
         tried: list[Transaction] = []
 
         def step(tx: Transaction) -> None:
+            if tried:
+                self._forget_floors(operations)
             tried[:] = [tx]
             self._sweep(tx, operations)
 
         try:
             self._shared.links.repeat(lambda: run_on(link, self._shared, step, self._end_turn), link, batch[0][0])
-        except NotKnownError as error:
-            self._fail(operations, error)
         except Exception as error:
+            self._forget_floors(operations)
             if len(batch) > 1 and is_divisible(error) and not (tried and tried[0].is_committed):
                 for one in batch:  # one of them is at fault: the others must not fail with it
                     self._do_safely(link, [one])
@@ -182,6 +183,15 @@ class Sweeps:
             for operation in operations:
                 if not operation.has_ended and isinstance(operation, Receive):
                     self._unmet(operation)
+
+    def _forget_floors(self, operations: Sequence[Operation[Any]]) -> None:
+        """Notes that messages are in the line again which a transaction had taken that failed: other receives have
+        passed them meanwhile."""
+        for operation in operations:
+            for qid in operation.qids if isinstance(operation, Receive) else ():
+                known = self._shared.queues.get(qid)
+                if known is not None:
+                    known.floors.forget()
 
     def _sweep(self, tx: Transaction, operations: Sequence[Operation[Any]]) -> None:
         """Does operations in one transaction, those that bring something first."""

@@ -1,15 +1,18 @@
 """Receives of a sweep that share what they find: each gets what it would have got alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from support.storage.engines import LOTS
 from support.storage.postgres import Database, engine_on, needs_postgres
 
 from qs_storage.engine import Draft, Options, Receipt, StaleReceiptError, State, StorageError
 from qs_storage.postgres.known import PLAIN_PLACE
+from qs_storage.postgres.taking import take
+from qs_storage.postgres.transaction import Transaction
 from qs_storage.remote_engine import Delete, Push, Receive
 
 if TYPE_CHECKING:
@@ -85,3 +88,24 @@ def test_messages_that_were_locked_and_did_not_fit(engine: "PostgresEngine") -> 
     assert len(engine.receive(["q"], 10, None, 250)) == 2
     floors.taken([PLAIN_PLACE + 1000], changes)  # as the other receive does at its end
     assert len(engine.receive(["q"], 10, None, LOTS)) == 8
+
+
+def test_messages_that_a_failed_transaction_had_taken(
+    engine: "PostgresEngine", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A receive at the same time, which has passed them, does not keep the repeated one from finding them."""
+    engine.queue("q").push([Draft(b"x")] * 2)
+    floors = engine.shared.known("q").floors
+    tries = []
+
+    def fail_once(tx: Transaction, receives: Sequence[Receive]) -> None:
+        take(tx, receives)
+        tries.append(1)
+        if len(tries) == 1:
+            floors.looked(1000)
+            floors.taken([PLAIN_PLACE + 1000], floors.changes)
+            raise psycopg.OperationalError("the connection is lost")
+
+    monkeypatch.setattr("qs_storage.postgres.sweep.take", fail_once)
+    assert len(engine.receive(["q"], 10, None, LOTS)) == 2
+    assert len(tries) == 2
