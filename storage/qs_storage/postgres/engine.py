@@ -1,6 +1,7 @@
 """The `postgres` engine: queues in a PostgreSQL database, which any number of servers share. docs/postgres.md is its
 page for operators."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,23 +13,23 @@ from ..engine import (
     Clock,
     Feature,
     Message,
+    NoSuchQueueError,
+    NotKnownError,
     Options,
     QueueExistsError,
-    QueueNotEmptyError,
+    StorageError,
     UnsupportedError,
 )
 from ..names import directory_of
 from ..policy import check_dead_letter, contradiction_in
 from ..remote_engine import Operation, Receive
 from ..settings import storage_in
-from . import order
-from .arrays import Int4s
+from . import order, removing
 from .heartbeat import DatabaseClock, Heartbeat
 from .hints import Hints
 from .known import Known, Shared, options_as_json
 from .links import Links, Watchdog
 from .looking import copy
-from .pushing import LOCK, held
 from .queue import PostgresQueue
 from .regrouping import regroup
 from .running import run
@@ -37,6 +38,7 @@ from .transaction import Transaction
 from .upkeep import Upkeep
 from .waiting import Waiting
 
+_logger = logging.getLogger(__name__)
 _FIRST_CONTACT = 5.0
 """Seconds for which a start waits for the database, to know its queues. Without it the server starts all the same."""
 _STOP_INTERVAL = 0.2
@@ -45,21 +47,7 @@ _MAKE = """
 INSERT INTO qs.queues (qid, paused, options) VALUES (%b::text, %b::boolean, %b::text::jsonb)
 ON CONFLICT (qid) DO NOTHING RETURNING queue"""
 _CHANGE = "UPDATE qs.queues SET paused = %b::boolean, options = %b::text::jsonb WHERE queue = %b::int RETURNING queue"
-_REMOVE = "DELETE FROM qs.queues WHERE queue = %b::int RETURNING queue"
 _TOUCH = "SELECT nextval('qs.changes')"
-_EMPTY = """
-WITH gone AS (SELECT ctid FROM qs.messages WHERE queue = %b::int LIMIT 5000)
-DELETE FROM qs.messages WHERE ctid = ANY (ARRAY(SELECT ctid FROM gone)) RETURNING 1"""
-_EMPTY_REST = (
-    "DELETE FROM qs.line WHERE queue = %b::int",
-    "DELETE FROM qs.hidden WHERE queue = %b::int",
-    "DELETE FROM qs.keys WHERE queue = %b::int",
-    "DELETE FROM qs.paces WHERE queue = %b::int",
-    "DELETE FROM qs.claims WHERE queue = %b::int",
-    "DELETE FROM qs.consumers WHERE queue = %b::int",
-    "DELETE FROM qs.staged WHERE queue = %b::int",
-    "DELETE FROM qs.producers WHERE queue = %b::int",
-)
 
 
 class PostgresEngine:
@@ -261,7 +249,7 @@ class PostgresEngine:
         def step(tx: Transaction) -> None:
             tx.rows(_TOUCH)
             if not tx.rows(_CHANGE, [options.paused, options_as_json(options), known.number]):
-                self._shared.known("")  # somebody has removed it: raises
+                raise NoSuchQueueError(f"there is no queue {qid!r} any more")
             regroup(tx, known, options)
 
         self._change(step)
@@ -269,31 +257,30 @@ class PostgresEngine:
         self._waiting.wake(known, 1 << 30)
 
     def _change(self, step: Callable[[Transaction], object]) -> None:
-        """Changes queues, here at once and at other servers soon."""
+        """Changes queues, here at once and at other servers soon. NotKnownError also if the change is done, and this
+        server cannot read it."""
         run(self._shared, step)
-        self._upkeep.read_queues_now()
         self._hints.tell_of_change()
+        try:
+            self._upkeep.read_queues_now()
+        except StorageError as error:
+            self._upkeep.refresh()
+            raise NotKnownError(f"the change is done, and this server does not know of it yet: {error}") from None
 
     def remove(self, qid: str, *, force: bool) -> None:
         known = self._shared.known(qid)
 
         def step(tx: Transaction) -> None:
             tx.rows(_TOUCH)
-            tx.ask(LOCK, [Int4s([known.number])])
-            if not force and (number := held(tx, known, 1 << 31)):
-                raise QueueNotEmptyError(f"queue {qid!r} holds {number} messages")
-            if not tx.rows(_REMOVE, [known.number]):
-                self._shared.known("")  # somebody was faster: raises
+            if not removing.remove(tx, known, force=force):
+                raise NoSuchQueueError(f"there is no queue {qid!r} any more")
 
         self._change(step)
-        while run(self._shared, lambda tx: tx.rows(_EMPTY, [known.number])):
-            pass
-
-        def rest(tx: Transaction) -> None:
-            for statement in _EMPTY_REST:
-                tx.ask(statement, [known.number])
-
-        run(self._shared, rest)
+        try:
+            while run(self._shared, lambda tx: removing.empty(tx, known.number)):
+                pass
+        except StorageError as error:  # the queue is gone, and the upkeep removes the rest
+            _logger.warning("what the removed queue %r held is removed later: %s", qid, error)
 
     def copy(self, qid: str, mid: int, into: Sequence[str]) -> None:
         copy(self._shared, self._shared.known(qid), mid, [self._shared.known(each) for each in into])

@@ -36,6 +36,11 @@ CREATE TABLE qs.queues (
     options jsonb NOT NULL
 );
 
+CREATE TABLE qs.removals (
+    queue int PRIMARY KEY,
+    since bigint NOT NULL
+);
+
 CREATE TABLE qs.messages (
     queue int NOT NULL,
     id bigint NOT NULL,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..engine import SECOND, StorageError, UnavailableError
 from ..policy import too_old_since
-from . import order
+from . import order, removing
 from .error_text import line_of
 from .known import Known, Shared, options_from
 from .leaving import Leaver, drop
@@ -91,7 +91,7 @@ class Upkeep:
         self._rarely_at = self._look_at = 0.0
         self.snapshot = 0.0
         """The age of the oldest transaction that keeps rows, in seconds."""
-        self._gone: set[int] = set()
+        self._removed: list[int] = []  # the numbers of removed queues that others have not emptied
         self._thread = threading.Thread(target=self._work, name="postgres upkeep", daemon=True)
 
     def start(self) -> None:
@@ -150,6 +150,8 @@ class Upkeep:
             for _ in range(_SLICES):
                 if not run_on(self._link, self._shared, self._retire):
                     break
+            if self._removed and not run_on(self._link, self._shared, lambda tx: removing.empty(tx, self._removed[0])):
+                del self._removed[0]
             self._look()
         while self._is_due() and run_on(self._link, self._shared, self.end_due):
             pass
@@ -217,6 +219,8 @@ class Upkeep:
                 age,
             )
         self.snapshot = age
+        removed = removing.given_up(tx)
+        tx.later(lambda: setattr(self, "_removed", removed))
 
     # -- queues
 

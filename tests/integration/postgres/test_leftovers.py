@@ -10,7 +10,7 @@ import pytest
 from support.storage.engines import LOTS, ManualClock
 from support.storage.postgres import Database, engine_on, finish, needs_postgres
 
-from qs_storage.engine import SECOND, Draft, Options, Receipt
+from qs_storage.engine import SECOND, Draft, NotKnownError, Options, Receipt, UnavailableError
 from qs_storage.postgres.running import run
 
 if TYPE_CHECKING:
@@ -114,3 +114,38 @@ def test_more_messages_expire_than_one_transaction_removes(database: Database, t
     time.sleep(2.5)  # three looks
     assert database.sql("SELECT count(*) FROM qs.messages") == [0]
     engine.close()
+
+
+def test_a_removal_that_cannot_be_finished(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue is removed all the same, and another server removes what it held."""
+    engine = engine_on(database, tmp_path, of_database=True)
+    engine.create("q", Options())
+    engine.queue("q").push([Draft(b"x", key="k")] * 10 + [Draft(b"x", delay=SECOND)])
+    with monkeypatch.context() as patch:
+        patch.setattr("qs_storage.postgres.removing._EMPTY", "SELECT 1 FROM qs.version WHERE version = 1 / %b::int * 0")
+        patch.setattr("qs_storage.postgres.removing._EMPTY_REST", ("SELECT 1 / (%b::int * 0)",))
+        engine.remove("q", force=True)
+    assert list(engine.queues()) == []
+    engine.close()
+    assert database.sql("SELECT count(*) FROM qs.messages") == [2]
+    monkeypatch.setattr("qs_storage.postgres.removing.GIVEN_UP", 0)
+    other = engine_on(database, tmp_path, of_database=True)
+    names = ("messages", "line", "hidden", "keys", "removals")
+    tables = " UNION ALL ".join(f"SELECT queue FROM qs.{name}" for name in names)
+    for _ in range(500):
+        if database.sql(f"SELECT count(*) FROM ({tables}) AS u") == [0]:
+            break
+        time.sleep(0.01)
+    assert database.sql(f"SELECT count(*) FROM ({tables}) AS u") == [0]
+    other.close()
+
+
+def test_a_change_that_this_server_cannot_read(engine: "PostgresEngine", monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be done, says the error: not that nothing was changed."""
+
+    def fail() -> None:
+        raise UnavailableError("nothing was changed")
+
+    monkeypatch.setattr(engine._upkeep, "read_queues_now", fail)
+    with pytest.raises(NotKnownError):
+        engine.create("new", Options())
