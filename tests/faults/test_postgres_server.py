@@ -94,6 +94,10 @@ def test_a_database_that_ends(mortal: Postgres, server: ServerProcess) -> None:
             assert code(answer) == 503, answer
             assert "unavailable" in answer
             assert str(mortal.port) in text(answer)
+            begun = time.monotonic()
+            assert 'storage="journal"' in wire.ask(request("queue-stats"))  # the figures of the others do not wait
+            assert "postgres_oldest_snapshot" not in wire.ask(request("server-stats"))
+            assert time.monotonic() - begun < 2
         finally:
             mortal.start()
         assert mids(wire.ask(push("q", "found")))

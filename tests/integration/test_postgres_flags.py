@@ -114,7 +114,7 @@ def test_check_names_missing_rights(postgres: Postgres) -> None:
 
 @needs_postgres
 def test_migrate_finds_the_primary(postgres: Postgres) -> None:
-    """Of several hosts, --migrate takes the one that is the primary, and an error names each host once."""
+    """The primary of several hosts is the one that --migrate takes; an error names each host once."""
     with postgres.database(migrated=False) as database:
         database.sql(f"ALTER DATABASE {database.name} SET default_transaction_read_only = on")
         host, port = postgres.address

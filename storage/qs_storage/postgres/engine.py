@@ -288,8 +288,9 @@ class PostgresEngine:
     # -- figures
 
     def figures(self) -> Mapping[str, float]:
-        """Returns figures of the whole engine by their names in docs/protocol.md."""
-        return {"postgres_oldest_snapshot_seconds": self._upkeep.snapshot}
+        """Returns figures of the whole engine by their names in docs/protocol.md. None while the database does not
+        answer: an old figure would say something of now."""
+        return {"postgres_oldest_snapshot_seconds": self._upkeep.snapshot} if self._upkeep.answers else {}
 
     def close(self) -> None:
         self._waiting.close()
