@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.examples import run_machine
-from support.power_loss.claims import Shown, content, show
+from support.power_loss.claims import Numbers, Shown, content, numbers_of_journal, show
 from support.storage.calls import REOPENED
 from support.storage.contract import postgres_bench
 from support.storage.engines import ENGINES, LOTS, Bench
@@ -20,6 +20,7 @@ from qs_storage.engine import (
     BatchOrderError,
     ClaimOrderError,
     Draft,
+    Engine,
     NoSuchClaimError,
     Options,
     Receipt,
@@ -48,6 +49,10 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     def new_bench(self, root: Path) -> Bench:
         return Bench(ENGINES[self.kind](root))
+
+    def numbers(self, engine: Engine) -> Numbers:
+        """Looks up the numbers of consumers and producers."""
+        return numbers_of_journal(engine)
 
     def teardown(self) -> None:
         self.bench.close()
@@ -199,7 +204,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     @invariant()
     def same(self) -> None:
         self.model.acknowledged["a"] = self.acknowledged["a"]
-        found = show(self.bench.engine, self.bench.clock.now)
+        found = show(self.bench.engine, self.bench.clock.now, None, self.numbers)
         assert found == self.model.at(self.bench.clock.now)
         assert [(each.consumer, each.seq) for each in self.bench.engine.queue("q").claims.all()] == sorted(
             self.model.claims
@@ -216,7 +221,13 @@ class PostgresMachine(ClaimsMachine):
         super().__init__()
 
     def new_bench(self, root: Path) -> Bench:
-        return postgres_bench(root, self.stack.enter_context(self.postgres.database()))
+        self.database = self.stack.enter_context(self.postgres.database())
+        return postgres_bench(root, self.database)
+
+    def numbers(self, engine: Engine) -> Numbers:
+        acknowledged = dict(self.database.sql("SELECT consumer, acknowledged FROM qs.consumers"))
+        published = dict(self.database.sql("SELECT producer, published FROM qs.producers"))
+        return {"a": 0, "b/ü": 0} | {"a": acknowledged.get("a", 0)}, {"p": -1, "..": -1} | published
 
     def teardown(self) -> None:
         super().teardown()

@@ -85,9 +85,25 @@ def release(engine: Engine, consumer: str, seq: int) -> int:
     return engine.queue("q").claims.release(consumer, seq)
 
 
-def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
+Numbers = tuple[dict[str, int], dict[str, int]]
+
+
+def numbers_of_journal(engine: Engine) -> Numbers:
+    """Returns up to which claim each consumer has acknowledged, and which batch each producer has published."""
+    claims, batches = engine.queue("q").claims, engine.queue("q").batches
+    acknowledged = {each: claims.consumers.get(each, Consumer()).acked for each in _CONSUMERS}
+    return acknowledged, {each: batches.producers.get(each, Producer()).last for each in _PRODUCERS}
+
+
+def show(
+    engine: Engine,
+    now: int,
+    hidden: list[int] | None = None,
+    numbers: Callable[[Engine], Numbers] = numbers_of_journal,
+) -> Shown:
     """Returns everything that can be seen. No message may be there twice, and no visible one in a claim. hidden: takes
-    the ids of messages that are hidden without a claim; without this list, there may be none."""
+    the ids of messages that are hidden without a claim; without this list, there may be none. numbers: looks up those
+    of consumers and producers, which no operation shows."""
     claims, shown = engine.queue("q").claims, Shown()
     claimed: dict[int, bytes] = {}
     for each in claims.all():
@@ -115,9 +131,7 @@ def show(engine: Engine, now: int, hidden: list[int] | None = None) -> Shown:
     ready = [payload for payload, until in shown.messages.items() if not until]
     assert engine.queue("q").stats().ready == len(ready)
     assert engine.queue("q").stats().in_flight == len(shown.messages) - len(ready) + len(claimed) + len(hidden or ())
-    batches = engine.queue("q").batches
-    shown.acknowledged = {each: claims.consumers.get(each, Consumer()).acked for each in _CONSUMERS}
-    shown.published = {each: batches.producers.get(each, Producer()).last for each in _PRODUCERS}
+    shown.acknowledged, shown.published = numbers(engine)
     return shown.at(now)
 
 
