@@ -283,7 +283,8 @@ class _Consumer(_Deleting):
 
 
 class _Subscriber(_Deleting):
-    """Subscribes, and deletes what comes."""
+    """Subscribes, and deletes most of what comes. What it has left comes back when it goes, as it does now and
+    then."""
 
     _wire: MortalWire | None = None
 
@@ -291,7 +292,8 @@ class _Subscriber(_Deleting):
         self._wire = wire
         held: dict[str, tuple[str, int]] = {}
         wire.send(subscribe(QUEUE, prefetch=5, visibility=HELD))
-        while not self.stopping.is_set():
+        left = self._rng.randint(10, 200)
+        while left and not self.stopping.is_set():
             line = wire.line()
             if not is_delivery(line):
                 if (about := held.pop(req(line), None)) is not None:
@@ -302,8 +304,10 @@ class _Subscriber(_Deleting):
             [(payload, receives, window, mid)] = _DELIVERED.findall(line)
             delivery = Delivery(int(mid), int(receives), time.time(), int(window) / 1e6, wire)
             self._ledger.delivered(payload, delivery)
-            held[f"d{mid}"] = payload, int(receives)
-            wire.send(self.delete(int(mid), int(receives)))
+            left -= 1
+            if self._rng.random() >= 0.03:
+                held[f"d{mid}"] = payload, int(receives)
+                wire.send(self.delete(int(mid), int(receives)))
 
     def stop(self) -> None:
         """Ends the connection: a subscriber may wait for messages for ever."""
@@ -449,6 +453,15 @@ def kill_server(at: World) -> str:
     return "a queue server is killed"
 
 
+def kill_primary_and_server(at: World) -> str:
+    """Two machines die together: the primary's, and that of a queue server."""
+    server = at.rng.choice(at.servers)
+    server.kill()
+    at.cluster.fail_over()
+    server.start()
+    return "the primary and a queue server are killed"
+
+
 def freeze_node(at: World) -> str:
     node = at.rng.choice(at.cluster.nodes)
     with node.frozen():
@@ -491,6 +504,7 @@ FAULTS: list[Callable[[World], str]] = [
     kill_primary,
     crash_primary,
     kill_server,
+    kill_primary_and_server,
     freeze_node,
     freeze_standbys,
     freeze_server,
