@@ -20,6 +20,7 @@ from support.clients.documents import (
     subscribe,
     text,
 )
+from support.faults import pass_time
 from support.servers.processes import ServerProcess, Wire, serving
 from support.storage.postgres import Database, Postgres, needs_postgres
 
@@ -158,6 +159,41 @@ def test_what_a_dead_server_held(own: Database, server: ServerProcess, tmp_path:
         begun = time.monotonic()
         assert payloads(other.ask(receive("q", wait=20))) == ["x"]
         assert time.monotonic() - begun < 12
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["hangs", "ends"])
+def test_after_an_outage_nobody_is_dead(
+    mortal: Postgres, own: Database, server: ServerProcess, tmp_path: Path, how: str
+) -> None:
+    """No server could give a sign of life for 12 s: what their subscribers hold stays theirs. Takes 30 s."""
+    with (
+        serving(tmp_path / "other", "--postgres", own.dsn) as second,
+        Wire(server) as one,
+        Wire(second) as two,
+        Wire(server) as third,
+    ):
+        third.ask(request("push-message", "<qid>q</qid><messages>" + 2 * ENTRY + "</messages>"))
+        for wire in (one, two):
+            wire.ask(subscribe("q", prefetch=1, visibility=3600))
+            assert is_delivery(wire.line())
+        with mortal.frozen() if how == "hangs" else killed(mortal):
+            pass_time(12)
+        third.send(receive("q", wait=12), PING)
+        assert payloads(third.line()) == []
+
+
+ENTRY = "<message><payload>held</payload></message>"
+
+
+@contextlib.contextmanager
+def killed(server: Postgres) -> Iterator[None]:
+    """Kills a server for the length of a with block."""
+    server.kill()
+    try:
+        yield
+    finally:
+        server.start()
 
 
 def test_another_server_is_told(own: Database, server: ServerProcess, tmp_path: Path) -> None:
