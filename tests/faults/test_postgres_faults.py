@@ -3,6 +3,7 @@ and everything goes on by itself."""
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,8 +17,9 @@ from typing import Any
 import psycopg
 import pytest
 from support.faults import small_disk
+from support.servers.processes import PROJECT
 from support.storage.engines import LOTS, ManualClock
-from support.storage.postgres import LONG, Database, Postgres, Standby, engine_on, needs_postgres
+from support.storage.postgres import LONG, Database, Postgres, Standby, engine_on, finish, needs_postgres
 
 from qs_storage.engine import (
     SECOND,
@@ -31,6 +33,7 @@ from qs_storage.engine import (
     StorageError,
     UnavailableError,
 )
+from qs_storage.postgres.schema import migrate
 
 pytestmark = needs_postgres
 BACKENDS = "FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
@@ -370,6 +373,56 @@ def test_missing_rights(own: Database, mortal: Postgres, tmp_path: Path) -> None
     engine.close()
 
 
+def granted(mortal: Postgres) -> str:
+    """Makes a database as docs/postgres.md says. Returns its name."""
+    blocks = re.findall(r"```sql\n(.*?)```", (PROJECT / "docs" / "postgres.md").read_text(encoding="utf-8"), re.DOTALL)
+    first, second = blocks[:2]
+    for statement in first.split(";"):
+        mortal.sql(statement) if statement.strip().startswith(("CREATE", "GRANT")) else None
+    migrate(mortal.dsn_of("qs", user="qs_owner"))
+    with contextlib.closing(mortal.connect("qs")) as connection:
+        connection.execute(second.replace("\\c qs", ""))
+    return "qs"
+
+
+def test_serving_role(mortal: Postgres, tmp_path: Path) -> None:
+    """The role that the page gives to servers can do all that they do, and can neither alter nor remove tables."""
+    database = Database(mortal, granted(mortal))
+    engine: Any = engine_on(database, tmp_path, dsn=mortal.dsn_of("qs", user="qs_server"))
+    engine.create("dead", Options())
+    engine.create("q", Options(dead_letter="dead", max_receives=9, rate=1000.0, max_in_flight=100))
+    queue, dead = engine.queue("q"), engine.queue("dead")
+    for group in ("", "g"):
+        mids = queue.push([Draft(b"x", key=f"k{group}{each}", unique=True, group=group) for each in range(5)])
+    found = engine.receive(["q"], 3, None, LOTS, held=True)
+    queue.extend(Receipt(found[0].mid, 1), 9 * SECOND)
+    queue.release(Receipt(found[0].mid, 1), 0, reason="why")
+    queue.reject(Receipt(found[1].mid, 1), "why")
+    queue.delete(Receipt(found[2].mid, 1))
+    dead.redrive.move([(mid, queue) for mid, _ in dead.redrive.letters((), 10)])
+    engine.copy("q", mids[0], ["dead"])
+    assert dead.claims.claim("c", 1, 10, None, None).count == 1
+    dead.claims.acknowledge("c", 1)
+    dead.batches.stage("p", (0, 0, 1), [Draft(b"y")])
+    dead.batches.publish("p", 0, [(0, 1)])
+    finish(engine)
+    assert queue.stats().ready + queue.stats().in_flight == len(queue.list_mids(State.ALL, 100, -1)) > 0
+    assert queue.purge(queue.last_mid, 100) > 0
+    engine.configure("q", Options(visibility=SECOND))
+    engine.remove("q", force=True)
+    engine.close()
+    with contextlib.closing(psycopg.connect(mortal.dsn_of("qs", user="qs_server"), autocommit=True)) as connection:
+        for statement in (
+            "ALTER TABLE qs.messages ADD extra int",
+            "DROP TABLE qs.line",
+            "TRUNCATE qs.messages",
+            "CREATE TABLE qs.mine (x int)",
+            "UPDATE qs.version SET version = 99",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement)
+
+
 @pytest.mark.usefixtures("impatient")
 def test_no_database(mortal: Postgres, tmp_path: Path) -> None:
     """A database that does not exist is named in the error."""
@@ -382,8 +435,6 @@ def test_no_database(mortal: Postgres, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_no_schema(mortal: Postgres, tmp_path: Path) -> None:
     """Without the schema the error says how to make it, and when it is made all goes on."""
-    from qs_storage.postgres.schema import migrate
-
     with mortal.database(migrated=False) as empty:
         engine = engine_on(empty, tmp_path)
         with pytest.raises(StorageError, match=r"has no schema qs.*--migrate"):
