@@ -24,6 +24,9 @@ _IN_TOUCH = 4.0
 """Seconds: only who has given his own signs so often says that another one is dead. After the database has stood still,
 all signs are old."""
 
+_JUMP = SECOND
+"""The clock that jumps is that of another machine, which has become the primary. Signs by the old clock say nothing."""
+
 _LOCALLY = "SET LOCAL synchronous_commit = off"
 """A sign of life is nothing that has to survive, and must not wait for a standby."""
 _TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -45,13 +48,15 @@ class DatabaseClock:
     def __call__(self) -> int:
         return time.monotonic_ns() // 1000 + self._offset
 
-    def read(self, tx: Transaction) -> None:
+    def read(self, tx: Transaction) -> int:
         """Reads the database's time, which was read at some moment between the question and the answer. Moves the
-        offset no further than that says: a slow answer must not make time go back."""
+        offset no further than that says: a slow answer must not make time go back. Returns by how much the time has
+        jumped."""
         began = time.monotonic_ns() // 1000
         found = int(tx.rows(_TIME)[0][0])
         ended = time.monotonic_ns() // 1000
-        self._offset = min(max(self._offset, found - ended), found - began)
+        before, self._offset = self._offset, min(max(self._offset, found - ended), found - began)
+        return abs(self._offset - before)
 
 
 class Heartbeat:
@@ -66,7 +71,7 @@ class Heartbeat:
         self._clock = clock
         self._link = shared.links.new()
         self._stopping = threading.Event()
-        self._last = 0.0
+        self._last = self._jumped = 0.0
         self.others = False
         """True if another server is alive, or may be."""
         self._thread = threading.Thread(target=self._work, name="postgres heartbeat", daemon=True)
@@ -92,18 +97,19 @@ class Heartbeat:
                 run_on(self._link, self._shared, self.beat)
             except Exception as error:  # the upkeep says that the database cannot be used
                 _logger.debug("no sign of life: %s", error)
+                self._link.close()  # the next connection may find another server, which is the primary now
             self._stopping.wait(_INTERVAL)
 
     def beat(self, tx: Transaction) -> None:
         """Gives a sign of life, and gives back what dead servers' subscribers held. psycopg.Error."""
         tx.ask(_LOCALLY)
-        if self._clock is not None:
-            self._clock.read(tx)
+        if self._clock is not None and self._clock.read(tx) > _JUMP:
+            self._jumped = time.monotonic()
         now, server = self._shared.now(), self._shared.server
         if not server or not tx.rows(_BEAT, [now, server]):
             server = int(tx.rows(_REGISTER, [f"{os.uname().nodename}:{os.getpid()}", now])[0][0])
         began = time.monotonic()
-        if began - self._last <= _IN_TOUCH:
+        if began - self._last <= _IN_TOUCH and began - self._jumped > DEAD / SECOND:
             self._give_back(tx, [row[0] for row in tx.rows(_BURY, [now - DEAD, server])])
         others = tx.rows(_COUNT)[0][0] > 1
 
