@@ -37,9 +37,10 @@ SELECT q.paused,
     coalesce((SELECT acknowledged FROM qs.consumers WHERE queue = q.queue AND consumer = c.name), 0),
     ARRAY(SELECT seq FROM qs.claims WHERE queue = q.queue AND consumer = c.name ORDER BY seq)
 FROM qs.queues AS q, (SELECT %b::text AS name) AS c WHERE q.queue = %b::int"""
+# OFFSET 0: else PostgreSQL may read all messages of the queue for each row, if it takes the tables for small.
 _NEXT = """
 SELECT l.id, l.size, l.receives, l.grp FROM qs.line AS l
-JOIN qs.messages AS m ON m.queue = l.queue AND m.id = l.id
+CROSS JOIN LATERAL (SELECT * FROM qs.messages AS m WHERE m.queue = l.queue AND m.id = l.id OFFSET 0) AS m
 WHERE l.queue = %b::int AND l.id > %b::bigint AND l.id <= %b::bigint
     AND m.stored_at > %b::bigint AND (m.expires_at IS NULL OR m.expires_at > %b::bigint)
 ORDER BY l.id LIMIT %b::int FOR UPDATE OF l SKIP LOCKED"""
@@ -50,7 +51,7 @@ _WAITING = """
 SELECT h.id, h.size, h.receives, h.grp FROM unnest(%b::text[], %b::boolean[]) AS g (grp, strict)
 CROSS JOIN LATERAL (
     SELECT h.id, h.size, h.receives, h.grp FROM qs.hidden AS h
-    JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id
+    CROSS JOIN LATERAL (SELECT * FROM qs.messages AS m WHERE m.queue = h.queue AND m.id = h.id OFFSET 0) AS m
     WHERE h.queue = %b::int AND h.grp = g.grp AND h.state = 3
         AND NOT (g.strict AND EXISTS (
             SELECT FROM qs.hidden AS d WHERE d.queue = h.queue AND d.grp = h.grp AND d.state = 2 AND d.id < h.id))
@@ -85,7 +86,8 @@ WHERE queue = %b::int AND consumer = %b::text AND seq = %b::bigint AND id BETWEE
 _PART = """
 SELECT h.queue, h.id, h.place, NULL::bigint, h.receives, h.size, h.reason, m.pushed_at, m.stored_at, m.expires_at,
     m.grp, m.ukey, m.origin, m.headers, m.payload
-FROM qs.hidden AS h JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id
+FROM qs.hidden AS h
+CROSS JOIN LATERAL (SELECT * FROM qs.messages AS m WHERE m.queue = h.queue AND m.id = h.id OFFSET 0) AS m
 WHERE h.queue = %b::int AND h.consumer = %b::text AND h.seq = %b::bigint AND h.id BETWEEN %b::bigint AND %b::bigint
     AND h.state = 4
 ORDER BY h.id"""
@@ -103,7 +105,8 @@ DELETE FROM qs.claims WHERE queue = %b::int AND consumer = %b::text AND seq = %b
 _CLAIMED = """
 SELECT h.queue, h.id, h.place, h.until, h.receives, h.size, h.server, h.state, h.held, h.grp, h.reason, m.ukey,
     m.pushed_at, m.stored_at, m.expires_at
-FROM qs.hidden AS h JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id
+FROM qs.hidden AS h
+CROSS JOIN LATERAL (SELECT * FROM qs.messages AS m WHERE m.queue = h.queue AND m.id = h.id OFFSET 0) AS m
 WHERE h.queue = %b::int AND h.consumer = %b::text AND h.seq = %b::bigint AND h.state = 4
 ORDER BY h.id FOR UPDATE OF h"""
 

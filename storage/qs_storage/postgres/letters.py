@@ -32,12 +32,12 @@ _REMOVE = "DELETE FROM qs.messages WHERE queue = %b::int AND id = ANY (%b::bigin
 _LETTERS = """
 SELECT m.id, m.origin ->> 0 FROM qs.messages AS m
 WHERE m.queue = %b::int AND m.id > %b::bigint AND m.origin IS NOT NULL
-    AND NOT EXISTS (SELECT FROM qs.hidden AS h WHERE h.queue = m.queue AND h.id = m.id AND h.state = 4)
+    AND coalesce((SELECT h.state FROM qs.hidden AS h WHERE h.queue = m.queue AND h.id = m.id), 0) <> 4
 ORDER BY m.id LIMIT %b::int"""
 _THESE_LETTERS = """
 SELECT m.id, m.origin ->> 0 FROM qs.messages AS m
 WHERE m.queue = %b::int AND m.id = ANY (%b::bigint[]) AND m.origin IS NOT NULL
-    AND NOT EXISTS (SELECT FROM qs.hidden AS h WHERE h.queue = m.queue AND h.id = m.id AND h.state = 4)
+    AND coalesce((SELECT h.state FROM qs.hidden AS h WHERE h.queue = m.queue AND h.id = m.id), 0) <> 4
 ORDER BY m.id LIMIT %b::int"""
 
 

@@ -72,8 +72,9 @@ FROM (
 LEFT JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id"""
 _DISCARD = """
 DELETE FROM qs.hidden AS h USING unnest(%b::int[], %b::bigint[]) AS u (queue, id)
-WHERE h.queue = u.queue AND h.id = u.id AND NOT EXISTS (
-    SELECT FROM qs.queues AS q JOIN qs.messages AS m ON m.queue = q.queue WHERE q.queue = u.queue AND m.id = u.id)
+WHERE h.queue = u.queue AND h.id = u.id AND (
+    (SELECT count(*) FROM qs.messages AS m WHERE m.queue = u.queue AND m.id = u.id) = 0
+    OR (SELECT count(*) FROM qs.queues AS q WHERE q.queue = u.queue) = 0)
 RETURNING h.queue, h.grp"""
 """Rows that stand for no message: those of a queue that was removed, or whose removal was broken off."""
 _NEXT = "SELECT until FROM qs.hidden WHERE until > %b::bigint AND until < %b::bigint ORDER BY until LIMIT 1"

@@ -52,7 +52,7 @@ ORDER BY p.id"""
 _OVER = """
 SELECT m.queue, m.id, m.grp, m.ukey FROM qs.messages AS m
 WHERE m.expires_at <= %b::bigint
-    AND NOT EXISTS (SELECT FROM qs.hidden AS h WHERE h.queue = m.queue AND h.id = m.id AND h.state IN (1, 4))
+    AND coalesce((SELECT h.state FROM qs.hidden AS h WHERE h.queue = m.queue AND h.id = m.id), 0) NOT IN (1, 4)
 ORDER BY m.expires_at LIMIT %b::int"""
 _OLD_KEYS = "DELETE FROM qs.keys WHERE until <= %b::bigint"
 _SNAPSHOT = """
