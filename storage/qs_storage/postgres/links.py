@@ -33,6 +33,7 @@ BUSY = (
     "PostgreSQL has not answered earlier requests for so long that this one was not begun, and nothing was changed: "
     "its log, and pg_stat_activity, say what it waits for"
 )
+_SILENT = "it has not answered in time, and the connection was given up"
 _LONGEST_PAUSE = 1.0
 _STOPPING = 2.0
 """Seconds that a stop leaves to what is under way: with the second until that is noticed, less than the time after
@@ -123,7 +124,8 @@ class Link:
         self._pipeline: Pipeline | None = None
         self._warned = ""
         """The last warning of the server."""
-        self._ends_at: float | None = None
+        self._given_up = False
+        """True if the watchdog has cut the connection. For libpq, the server has closed it."""
 
     def _connected(self) -> tuple[Connection, Pipeline]:
         """Returns the open connection. Connects if there is none. psycopg.Error, StorageError."""
@@ -132,7 +134,7 @@ class Link:
             if self._watch.hurries:
                 raise UnavailableError("the storage is being closed, and connects to PostgreSQL no more")
             connection = psycopg.connect(self._dsn, autocommit=True)
-            self._connection, self._pipeline = connection, None
+            self._connection, self._pipeline, self._given_up = connection, None, False
             self._watch.begin(self, PATIENCE)
             try:
                 schema.check(connection)
@@ -169,8 +171,10 @@ class Link:
                 result = step(pipeline)
             finally:
                 pipeline.end()
-        except BaseException:
+        except BaseException as error:
             self._roll_back(connection)
+            if self._given_up and isinstance(error, psycopg.OperationalError):
+                raise psycopg.OperationalError(_SILENT) from None
             raise
         finally:
             self._watch.end(self)
@@ -197,7 +201,8 @@ class Link:
                 raise
             self.close()
             raise NotKnownError(
-                f"the connection was lost during a commit, which may be done: {line_of(error)}"
+                "the connection was lost during a commit, which may be done: "
+                f"{_SILENT if self._given_up else line_of(error)}"
             ) from None
         finally:
             self._watch.end(self)
@@ -216,6 +221,7 @@ class Link:
     def cut(self) -> None:
         """Ends the connection, from any thread: a thread that waits for an answer gets an error."""
         if self._connection is not None:
+            self._given_up = True
             cut(self._connection)
 
 

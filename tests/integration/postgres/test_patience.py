@@ -40,7 +40,7 @@ def test_a_large_transaction_has_time_for_each_answer(database: Database, monkey
         pipeline.ask("SELECT 1").fetchall()
 
     link.transact(lambda pipeline: step(pipeline, answered=True))
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(psycopg.OperationalError, match="has not answered in time"):
         link.transact(lambda pipeline: step(pipeline, answered=False))
     link.close()
     links.close()
