@@ -1,4 +1,4 @@
-"""What is left in the tables by those who end in the middle of something, or come together, holds nobody up."""
+"""Rows that are left in the tables, by those who end in the middle of something or come together, hold nobody up."""
 
 import threading
 import time
@@ -41,7 +41,7 @@ def clock_of(engine: "PostgresEngine") -> ManualClock:
 
 
 def test_a_message_that_is_received_while_it_expires(engine: "PostgresEngine", database: Database) -> None:
-    """It is received or removed, and not the half of each: its group moves on."""
+    """Such a message is received or removed, and not the half of each: its group moves on."""
     queue, clock = engine.queue("q"), clock_of(engine)
     [first] = queue.push([Draft(b"1", group="g", expires=SECOND)])
     [second] = queue.push([Draft(b"2", group="g")])
@@ -49,14 +49,9 @@ def test_a_message_that_is_received_while_it_expires(engine: "PostgresEngine", d
     with database.connect() as other:
         other.autocommit = False
         other.execute(_RECEIVE, [clock.now + 30 * SECOND])
-        retiring = threading.Thread(target=run, args=[engine.shared, engine._upkeep._retire])
-        retiring.start()
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        while database.sql(waits) == [0]:
-            assert retiring.is_alive()
-            time.sleep(0.01)
+        assert not run(engine.shared, engine._upkeep._retire)  # waits for nobody
         other.commit()
-        retiring.join()
+    assert not run(engine.shared, engine._upkeep._retire)
     both = "SELECT (SELECT count(*) FROM qs.messages WHERE id = %s), (SELECT count(*) FROM qs.hidden WHERE id = %s)"
     assert database.sql(both, first, first) == [(1, 1)]
     queue.delete(Receipt(first, 1))
@@ -106,7 +101,7 @@ def test_a_queue_whose_making_was_committed_late(database: Database, tmp_path: P
 
 
 def test_more_messages_expire_than_one_transaction_removes(database: Database, tmp_path: Path) -> None:
-    """They are gone soon: a queue whose messages nobody wants does not grow."""
+    """A queue whose messages nobody wants does not grow: all of them are gone soon."""
     engine = engine_on(database, tmp_path, of_database=True)
     engine.create("q", Options())
     for _ in range(5):
@@ -141,7 +136,7 @@ def test_a_removal_that_cannot_be_finished(database: Database, tmp_path: Path, m
 
 
 def test_a_change_that_this_server_cannot_read(engine: "PostgresEngine", monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be done, says the error: not that nothing was changed."""
+    """The error says that the change may be done, and not that nothing was changed."""
 
     def fail() -> None:
         raise UnavailableError("nothing was changed")

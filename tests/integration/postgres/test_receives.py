@@ -64,7 +64,7 @@ def test_a_fault_with_one_operation(engine: "PostgresEngine") -> None:
 
 
 def test_a_receipt_with_more_receives_than_there_can_be(engine: "PostgresEngine") -> None:
-    """It is stale, like any other that does not fit."""
+    """Such a receipt is stale, like any other that does not fit."""
     queue = engine.queue("q")
     [mid] = queue.push([Draft(b"x")])
     engine.receive(["q"], 1, None, LOTS)

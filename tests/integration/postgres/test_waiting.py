@@ -61,7 +61,7 @@ def test_receives_that_ended_are_not_kept(engine: "PostgresEngine") -> None:
 
 
 def test_a_receive_that_begins_to_wait_while_the_engine_closes(database: Database, tmp_path: Path) -> None:
-    """It ends, though nothing would end it later."""
+    """A receive ends also then, though nothing would end it later."""
     engine = engine_on(database, tmp_path, of_database=True, connections=1)
     engine.create("q", Options())
     assert engine.receive(["q"], 1, None, LOTS) == []  # the worker is connected: while it closes, none connects
