@@ -126,7 +126,8 @@ def test_migrate_finds_the_primary(postgres: Postgres) -> None:
 
 @needs_postgres
 def test_queues_of_the_same_name(postgres: Postgres, tmp_path: Path) -> None:
-    """A queue of the root hides one of the database, which another server has made: the log of a start says so."""
+    """A queue of the root hides one of the database, which another server has made: the log of a start says so. It
+    names directories of the root that say they were of the database, too, which none is."""
     with postgres.database() as database, serving(tmp_path / "root", "--postgres", database.dsn) as server:
         with (
             serving(tmp_path / "other", "--postgres", database.dsn) as other,
@@ -136,5 +137,8 @@ def test_queues_of_the_same_name(postgres: Postgres, tmp_path: Path) -> None:
             assert code(wire.ask(new_queue("q"))) == 0
             assert code(there.ask(new_queue("q", '<options storage="postgres"/>'))) == 0
         server.stop()
+        (tmp_path / "root" / "stray").mkdir()
+        (tmp_path / "root" / "stray" / ".queue.toml").write_text('storage = "postgres"\n')
         server.start()
+        server.until_logged("have no directories: remove these of the root: 'stray'")
         server.until_logged("queues of the root hide those of the same names in the storage 'postgres': 'q'")

@@ -25,7 +25,7 @@ from qs_storage.engine import Clock, Durability, Engine, StorageError, Unsupport
 from qs_storage.remote_engine import RemoteEngine, foreign_queues, installed_engines, open_engine
 from qs_storage.shared import Lifecycle
 
-from ..broker.remotes import Remotes
+from ..broker.remotes import Remotes, is_gathering
 from .options import ServerOptions
 
 _logger = logging.getLogger(__name__)
@@ -142,6 +142,11 @@ def open_remotes(
                 remotes.give_up(storage, qids)
         if engine is not None and (engine.queues() or storage == options.storage) and (remark := engine.describe()):
             _logger.warning("%s", remark)
+        if engine is not None and is_gathering(engine) and storage in queues.values():
+            names = ", ".join(repr(qid) for qid, kept_in in sorted(queues.items()) if kept_in == storage)
+            _logger.warning(
+                "queues of the storage %r have no directories: remove these of the root: %s", storage, names
+            )
         if engine is not None and (hidden := sorted({*engine.queues()} & {*here()})):
             names = ", ".join(map(repr, hidden))
             _logger.warning("queues of the root hide those of the same names in the storage %r: %s", storage, names)
