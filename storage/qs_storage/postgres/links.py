@@ -34,6 +34,9 @@ BUSY = (
     "its log, and pg_stat_activity, say what it waits for"
 )
 _SILENT = "it has not answered in time, and the connection was given up"
+_PLANS_LAST = 1.0
+"""Seconds after which a connection has its statements planned anew. A plan that was made just after VACUUM had found
+the tables empty reads whole tables, and PostgreSQL would keep it until its next look at them."""
 _LONGEST_PAUSE = 1.0
 _STOPPING = 2.0
 """Seconds that a stop leaves to what is under way: with the second until that is noticed, less than the time after
@@ -126,6 +129,7 @@ class Link:
         """The last warning of the server."""
         self._given_up = False
         """True if the watchdog has cut the connection. For libpq, the server has closed it."""
+        self._planned_at = 0.0
 
     def _connected(self) -> tuple[Connection, Pipeline]:
         """Returns the open connection. Connects if there is none. psycopg.Error, StorageError."""
@@ -168,6 +172,9 @@ class Link:
             pipeline.begin()
             try:
                 pipeline.ask("BEGIN")  # goes with the first statements
+                if (now := time.monotonic()) - self._planned_at >= _PLANS_LAST:
+                    self._planned_at = now
+                    pipeline.ask("DISCARD PLANS")
                 result = step(pipeline)
             finally:
                 pipeline.end()

@@ -40,9 +40,10 @@ SELECT id FROM new ORDER BY id"""
 IDS = "SELECT nextval('qs.mids') FROM generate_series(1, %b::int)"
 _KEYED = """
 SELECT k.queue, k.key, k.id, k.until > %b::bigint AND (
-    NOT u.unique_ OR EXISTS (SELECT FROM qs.messages AS m WHERE m.queue = k.queue AND m.id = k.id))
+    NOT u.unique_ OR (SELECT count(*) FROM qs.messages AS m WHERE m.queue = k.queue AND m.id = k.id) > 0)
 FROM unnest(%b::int[], %b::text[], %b::boolean[]) AS u (queue, key, unique_)
-JOIN qs.keys AS k ON k.queue = u.queue AND k.key = u.key"""
+CROSS JOIN LATERAL (SELECT * FROM qs.keys AS k WHERE k.queue = u.queue AND k.key = u.key OFFSET 0) AS k"""
+# OFFSET 0: see `claims.py`.
 _KEY = """
 INSERT INTO qs.keys AS k (queue, key, id, until)
 SELECT * FROM unnest(%b::int[], %b::text[], %b::bigint[], %b::bigint[])

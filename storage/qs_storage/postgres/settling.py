@@ -49,19 +49,20 @@ _WHERE = """
 SELECT u.number, h.state FROM unnest(%b::int[], %b::bigint[]) WITH ORDINALITY AS u (queue, id, number)
 JOIN qs.messages AS m ON m.queue = u.queue AND m.id = u.id
 LEFT JOIN qs.hidden AS h ON h.queue = u.queue AND h.id = u.id"""
+# OFFSET 0: see `claims.py`.
 _LOOK = """
 SELECT u.number, h.queue, h.id, h.place, h.until, h.receives, h.size, h.server, h.state, h.held, h.grp, h.reason,
     m.ukey, m.pushed_at, m.stored_at, m.expires_at
 FROM unnest(%b::int[], %b::bigint[]) WITH ORDINALITY AS u (queue, id, number)
 JOIN qs.hidden AS h ON h.queue = u.queue AND h.id = u.id
-JOIN qs.messages AS m ON m.queue = u.queue AND m.id = u.id
+CROSS JOIN LATERAL (SELECT * FROM qs.messages AS m WHERE m.queue = u.queue AND m.id = u.id OFFSET 0) AS m
 FOR UPDATE OF h"""
 _LOOK_VISIBLE = """
 SELECT u.number, l.queue, l.id, l.place, 0::bigint, l.receives, l.size, NULL::int, 0::smallint, false, l.grp, l.reason,
     m.ukey, m.pushed_at, m.stored_at, m.expires_at
 FROM unnest(%b::int[], %b::bigint[]) WITH ORDINALITY AS u (queue, id, number)
 JOIN qs.line AS l ON l.queue = u.queue AND l.id = u.id
-JOIN qs.messages AS m ON m.queue = u.queue AND m.id = u.id
+CROSS JOIN LATERAL (SELECT * FROM qs.messages AS m WHERE m.queue = u.queue AND m.id = u.id OFFSET 0) AS m
 FOR UPDATE OF l"""
 _DUE = """
 SELECT h.queue, h.id, h.place, h.until, h.receives, h.size, h.server, h.state, h.held, h.grp, h.reason, m.ukey,
@@ -69,7 +70,7 @@ SELECT h.queue, h.id, h.place, h.until, h.receives, h.size, h.server, h.state, h
 FROM (
     SELECT * FROM qs.hidden WHERE until >= %b::bigint AND until <= %b::bigint ORDER BY until LIMIT %b::int
     FOR UPDATE SKIP LOCKED) AS h
-LEFT JOIN qs.messages AS m ON m.queue = h.queue AND m.id = h.id"""
+LEFT JOIN LATERAL (SELECT * FROM qs.messages AS m WHERE m.queue = h.queue AND m.id = h.id OFFSET 0) AS m ON true"""
 _DISCARD = """
 DELETE FROM qs.hidden AS h USING unnest(%b::int[], %b::bigint[]) AS u (queue, id)
 WHERE h.queue = u.queue AND h.id = u.id AND (

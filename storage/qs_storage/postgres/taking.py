@@ -60,7 +60,9 @@ hid AS (
     FROM gone AS g)
 SELECT g.queue, g.id, g.place, g.until, g.receives, g.size, g.reason, m.pushed_at, m.stored_at, m.expires_at,
     m.grp, m.ukey, m.origin, m.headers, m.payload, g.grp, (SELECT count(*) FROM taken)
-FROM gone AS g JOIN qs.messages AS m ON m.queue = g.queue AND m.id = g.id"""
+FROM gone AS g
+CROSS JOIN LATERAL (SELECT * FROM qs.messages AS m WHERE m.queue = g.queue AND m.id = g.id OFFSET 0) AS m"""
+# OFFSET 0: see `claims.py`.
 _TAKE = _TAKE_HEAD + _FIT + _TAKE_TAIL
 """For one queue: what is read first is taken, and nothing more is read."""
 _TAKE_OLDEST = _TAKE_HEAD + "\n    ORDER BY s.turn, l.place" + _FIT_EACH + _TAKE_TAIL

@@ -69,6 +69,33 @@ def test_every_statement_is_for_an_index(database: Database, deep: bool) -> None
     assert {name: plan for name, plan in plans.items() if _LOOSE.search(plan)}.keys() <= _OF_WHOLE_QUEUES
 
 
+def test_plans_of_empty_tables_do_not_last(database: Database) -> None:
+    """A statement that was prepared when VACUUM had found the tables empty reads by an index a second later, though
+    PostgreSQL knows nothing new of the tables."""
+    from qs_storage.postgres.links import Links
+    from qs_storage.postgres.pipeline import Pipeline
+    from qs_storage.postgres.settling import _DELETE
+
+    links = Links(database.dsn, 1)
+    link = links.new()
+    nothing: list[list[object]] = [[], [], []]
+
+    def plan(pipeline: Pipeline) -> str:
+        pipeline.ask(_DELETE, nothing).fetchall()
+        name = pipeline._statements[_DELETE].name.decode()
+        explain: Any = f"EXPLAIN EXECUTE {name}(NULL, NULL, NULL)"
+        return "\n".join(row[0] for row in pipeline.ask(explain).fetchall())
+
+    with database.connect() as connection:
+        connection.execute("VACUUM ANALYZE")
+        assert _LOOSE.search(link.transact(plan))
+        connection.execute(_FILL.removesuffix("ANALYZE"))
+    link._planned_at -= 1
+    assert not _LOOSE.search(link.transact(plan))
+    link.close()
+    links.close()
+
+
 _FILL = """
 INSERT INTO qs.messages (queue, id, pushed_at, stored_at, priority, payload)
 SELECT id % 3, id, id, id, 0, '' FROM generate_series(1, 100000) AS id;
