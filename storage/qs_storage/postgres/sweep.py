@@ -34,6 +34,8 @@ _TURN = 0.005
 are many."""
 _BYTES = 8 << 20
 """A transaction takes no more pushes when it has so many bytes of payload."""
+_MESSAGES = 10_000
+"""A transaction takes no more receives when it has some for so many messages."""
 
 
 class Sweeps:
@@ -134,12 +136,14 @@ class Sweeps:
                 self._wait(turn)
             self._turn_ends = time.monotonic() + _TURN
             batch: list[tuple[float, Operation[Any]]] = []
-            size = 0
-            while self._waiting and len(batch) < _OPERATIONS and size < _BYTES:
+            size = wanted = 0
+            while self._waiting and len(batch) < _OPERATIONS and size < _BYTES and wanted < _MESSAGES:
                 one = self._waiting.popleft()
                 batch.append(one)
                 if isinstance(one[1], Push):
                     size += sum([len(draft.payload) for draft in one[1].drafts])
+                elif isinstance(one[1], Receive):
+                    wanted += one[1].count
             return batch
 
     def _wait(self, turn: float) -> None:

@@ -109,3 +109,20 @@ def test_messages_that_a_failed_transaction_had_taken(
     monkeypatch.setattr("qs_storage.postgres.sweep.take", fail_once)
     assert len(engine.receive(["q"], 10, None, LOTS)) == 2
     assert len(tries) == 2
+
+
+def test_no_transaction_is_for_all_receives(engine: "PostgresEngine", monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many large receives are several transactions."""
+    wanted = []
+
+    def note(tx: Transaction, receives: Sequence[Receive]) -> None:
+        wanted.append(sum(each.count for each in receives))
+        take(tx, receives)
+
+    monkeypatch.setattr("qs_storage.postgres.sweep.take", note)
+    operations = [Receive(("q",), 1000, None, LOTS) for _ in range(50)]
+    for operation in operations:
+        operation.begin_wait()
+    engine.submit(operations)
+    assert [operation.wait() for operation in operations] == [[]] * 50
+    assert max(wanted) <= 10_000
