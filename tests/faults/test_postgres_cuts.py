@@ -168,7 +168,8 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with postgres.database() as database, statements_of(postgres) as proxy:
+    with postgres.database() as database, statements_of(postgres) as proxy, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qs_storage.postgres.links._PLANS_LAST", float("inf"))  # each run has the same statements
         place = Place(database, proxy, tmp_path_factory.mktemp("cuts"))
         yield place
         place.close()

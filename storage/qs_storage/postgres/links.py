@@ -150,7 +150,7 @@ class Link:
             connection.add_notice_handler(self._note)
             # A large transaction, as a publication of a million messages, has its time for each answer.
             pipeline = Pipeline(connection, lambda: self._watch.begin(self, PATIENCE))
-            self._pipeline = pipeline
+            self._pipeline, self._planned_at = pipeline, time.monotonic()
         return connection, pipeline
 
     def _note(self, notice: pg.Diagnostic) -> None:
