@@ -295,6 +295,8 @@ class PostgresEngine:
     def close(self) -> None:
         self._waiting.close()
         self._shared.links.stop()
+        self._heartbeat.stop()
+        self._upkeep.stop()
         self._sweeps.close()
         self._hints.close()
         self._upkeep.close()

@@ -79,13 +79,17 @@ class Heartbeat:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self) -> None:
-        """Ends, and says to others that this server is gone."""
+    def stop(self) -> None:
+        """Begins to end: nothing more is asked."""
         self._stopping.set()
+
+    def close(self) -> None:
+        """Ends, and says to others that this server is gone, unless the database has not answered for some time."""
+        self.stop()
         if self._thread.is_alive():
             self._thread.join()
         try:
-            if self._shared.server:
+            if self._shared.server and time.monotonic() - self._last <= _IN_TOUCH:
                 run_on(self._link, self._shared, self._leave)
         except Exception as error:
             _logger.info("the database was not told of the end of this server: %s", error)

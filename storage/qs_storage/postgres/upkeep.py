@@ -115,9 +115,13 @@ class Upkeep:
         self._look_at = 0.0
         self._wake.set()
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Begins to end: nothing more is asked."""
         self._closed = True
         self._wake.set()
+
+    def close(self) -> None:
+        self.stop()
         if self._thread.is_alive():
             self._thread.join()
         self._link.close()
