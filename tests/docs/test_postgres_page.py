@@ -169,8 +169,8 @@ def test_postgres_page_gives_bounds(bound: str) -> None:
         "OLD_SNAPSHOT": f"looks every {upkeep._RARELY:g} s, and warns in its log when it is more than "
         f"{upkeep.OLD_SNAPSHOT:g} s",
         "NAMES": f"target_session_attrs={links._KEPT_ALIVE['target_session_attrs']}",
-        "CONNECTIONS": f"at most {2 * connections + 4} connections (twice `--postgres-connections`, which is "
-        f"{connections}, and 4 more)",
+        "CONNECTIONS": f"at most {2 * connections + 5} connections (twice `--postgres-connections`, which is "
+        f"{connections}, and 5 more)",
         "SETTINGS": "ignore_startup_parameters = options",
     }
     assert told[bound] in WORDS

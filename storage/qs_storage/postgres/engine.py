@@ -88,6 +88,9 @@ class PostgresEngine:
         self._heartbeat = Heartbeat(self._shared, database)
         self._hints = Hints(self._shared, self._heard, self._upkeep.refresh, self._look)
         self._sweeps = Sweeps(self._shared, connections, self._end_due, self._waiting.add)
+        # A receive that a crash of the database takes back is a message that is visible again sooner, as any consumer
+        # must expect. So receives wait for no disk and no standby, nor for the transactions that do.
+        self._receives = Sweeps(self._shared, 1, self._end_due, self._waiting.add, durable=False)
         self._timer_wakes = threading.Event()
         self._closed = False
         self._timer = threading.Thread(target=self._keep_time, name="postgres timer", daemon=True)
@@ -112,7 +115,10 @@ class PostgresEngine:
             if isinstance(operation, Receive):
                 operation.deadline = time.monotonic() + operation.wait_seconds
                 self._waiting.begin(operation)
-        self._sweeps.submit(operations)
+        if receives := [operation for operation in operations if isinstance(operation, Receive)]:
+            self._receives.submit(receives)
+        if len(receives) < len(operations):
+            self._sweeps.submit([operation for operation in operations if not isinstance(operation, Receive)])
 
     def stop(self, operation: Operation[Any]) -> None:
         if isinstance(operation, Receive):
@@ -122,7 +128,7 @@ class PostgresEngine:
         for operation in operations:
             if isinstance(operation, Receive):
                 self._waiting.begin(operation)
-        self._sweeps.submit(operations)
+        self._receives.submit(operations)
 
     def do(self, operation: Operation[Any]) -> Any:
         """Does one operation, and waits for it in this thread."""
@@ -197,6 +203,7 @@ class PostgresEngine:
             self._timer_wakes.clear()
             self._waiting.tick()
             self._sweeps.give_up()
+            self._receives.give_up()
             self._shared.links.watchdog.look()
 
     # -- queues
@@ -298,6 +305,7 @@ class PostgresEngine:
         self._heartbeat.stop()
         self._upkeep.stop()
         self._sweeps.close()
+        self._receives.close()
         self._hints.close()
         self._upkeep.close()
         self._heartbeat.close()

@@ -36,6 +36,7 @@ _BYTES = 8 << 20
 """A transaction takes no more pushes when it has so many bytes of payload."""
 _MESSAGES = 10_000
 """A transaction takes no more receives when it has some for so many messages."""
+_NOT_DURABLE = "SET LOCAL synchronous_commit = off"
 
 
 class Sweeps:
@@ -55,10 +56,13 @@ class Sweeps:
         workers: int,
         expire: Callable[[Transaction], object],
         unmet: Callable[[Receive], object],
+        *,
+        durable: bool = True,
     ) -> None:
         """expire: ends what is due, before the receives of a transaction; unmet: called with receives that have found
-        nothing."""
+        nothing; durable: False if no operation waits for the database's disk, and for standbys."""
         self._shared = shared
+        self._durable = durable
         self._expire = expire
         self._unmet = unmet
         self._waiting: deque[tuple[float, Operation[Any]]] = deque()
@@ -199,6 +203,8 @@ class Sweeps:
 
     def _sweep(self, tx: Transaction, operations: Sequence[Operation[Any]]) -> None:
         """Does operations in one transaction, those that bring something first."""
+        if not self._durable:
+            tx.ask(_NOT_DURABLE)
         pushes = [each for each in operations if isinstance(each, Push)]
         deletes = [each for each in operations if isinstance(each, Delete)]
         settles = [each for each in operations if isinstance(each, Release | Reject | Extend)]
