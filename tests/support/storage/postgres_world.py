@@ -115,6 +115,8 @@ class Ledger:
     """By payload: the receives of the receipt with which it was deleted, as was answered."""
     ended: dict[int, float] = field(default_factory=dict)
     """By the identity of a subscriber's connection: when it ended."""
+    crashes: list[float] = field(default_factory=list)
+    """When a primary died. A receive that was answered just before may be taken back: it waits for no disk."""
     counts: Counter[str] = field(default_factory=Counter)
     trouble: list[str] = field(default_factory=list)
 
@@ -136,13 +138,14 @@ class Ledger:
 
     def check(self) -> None:
         """Checks that no answered message is lost, no deleted one came back, and each repetition is one that the
-        promise allows: its window had ended, it was released, or the connection or server that held it had gone."""
+        promise allows: its window had ended, it was released, the connection or server that held it had gone, or a
+        crash of the primary had taken the receive back."""
         lost = [payload for payload in self.pushed if payload not in self.deliveries]
         assert lost == [], f"{len(lost)} of {len(self.pushed)} answered messages were never delivered: {lost[:5]}"
         twice = [payload for payload, found in self.deliveries.items() if len({each.mid for each in found}) > 1]
         assert twice == [], f"stored twice, although pushed with a key: {twice[:5]}"
         for payload, found in self.deliveries.items():
-            found.sort(key=lambda each: each.receives)
+            found.sort(key=lambda each: (each.receives, each.came))
             for first, second in itertools.pairwise(found):
                 why = self._why_again(first, second)
                 self.counts[f"again: {why}"] += 1
@@ -152,7 +155,8 @@ class Ledger:
 
     def _why_again(self, first: Delivery, second: Delivery) -> str:
         if first.receives == second.receives:
-            return "?"
+            crashed = any(first.came <= crash + _GONE and crash <= second.came + _GONE for crash in self.crashes)
+            return "its receive was taken back by a crash" if crashed else "?"
         if second.came >= first.window - _GONE:
             return "its window had ended"
         if first.released:
@@ -369,6 +373,11 @@ class World:
         self.go_on(20)
         assert self.ledger.trouble == [], f"{self.ledger.trouble[:5]}\n{self.logs()}"
 
+    def fail_over(self) -> None:
+        """Kills the primary, and promotes a standby."""
+        self.ledger.crashes.append(time.time())
+        self.cluster.fail_over()
+
     def finish(self) -> None:
         """Ends the load, waits until the queue is empty, and checks everything."""
         for client in self._clients:
@@ -433,12 +442,13 @@ def world(folder: Path, seed: int) -> Iterator[World]:
 
 def kill_primary(at: World) -> str:
     """The primary's machine dies, and a standby is promoted."""
-    at.cluster.fail_over()
+    at.fail_over()
     return "the primary is killed, a standby promoted"
 
 
 def crash_primary(at: World) -> str:
     """The primary crashes and comes back as primary: what it had not replicated shows then."""
+    at.ledger.crashes.append(time.time())
     at.cluster.primary.stop(signal.SIGQUIT) if at.rng.random() < 0.5 else at.cluster.primary.kill()
     at.cluster.primary.start()
     at.cluster.primary.until_streaming(*at.cluster.standbys)
@@ -457,7 +467,7 @@ def kill_primary_and_server(at: World) -> str:
     """Two machines die together: the primary's, and that of a queue server."""
     server = at.rng.choice(at.servers)
     server.kill()
-    at.cluster.fail_over()
+    at.fail_over()
     server.start()
     return "the primary and a queue server are killed"
 
