@@ -420,7 +420,7 @@ class PostgresMachine(DeadLettersMachine):
 def test_dead_letters_are_as_their_model(machine: type[DeadLettersMachine]) -> None:
     """Any sequence of operations leaves the queues as the model has them; many messages die, some again and again."""
     machine.reached.clear()
-    run_machine(machine, 60)
+    run_machine(machine, 80)
     least = {"death": 200, "death of a dead letter": 60, "redriven": 60, "death without the last receive": 8}
     if machine is DeadLettersMachine:
         least["retired"] = 20

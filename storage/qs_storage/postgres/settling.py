@@ -296,7 +296,11 @@ def _settle_one(
             raise refusal(known, operation.receipt, True, row.state)
         window = known.options.visibility if operation.visibility is None else operation.visibility
         until = tx.now + window
-        settlement.hide(row, until, row.receives, IN_FLIGHT, row.reason)
+        if window > 0:
+            settlement.hide(row, until, row.receives, IN_FLIGHT, row.reason)
+        else:  # ended here: who receives next must not meet the upkeep at it
+            tx.count(known, "expired")
+            settlement.return_(row, None, None)
         return until
     if row.state == CLAIMED or receives not in {None, row.receives}:
         raise refusal(known, operation.receipt, True, row.state)
