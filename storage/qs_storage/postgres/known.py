@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ PLAIN_PLACE = (PRIORITIES - 1) << _NUMBERS
 """Added to the id, the place of a message without a priority, except in a fair queue."""
 LEVELS = [level << _NUMBERS for level in range(PRIORITIES)]
 """The first place of each priority, the highest first."""
+_REMEMBERED = 256
+"""Calls of `Floors.lower` that are remembered: more than come while a receive reads."""
 _LEAST_LOOK = 1.0
 """Seconds between two looks at a whole line, at least."""
 _LOOKING = 50
@@ -54,13 +57,14 @@ class Floors:
     Only a hint: what others put below a floor is found by the next look at the whole line. So looks come about once a
     second, and more rarely if one takes long. `lower` makes a floor right at once."""
 
-    __slots__ = ("_floors", "_look_at", "changes")
+    __slots__ = ("_floors", "_look_at", "_lowered", "changes")
 
     def __init__(self) -> None:
         self._floors = [0] * PRIORITIES
         self._look_at = 0.0
+        self._lowered: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)  # the last calls of `lower`
         self.changes = 0
-        """Counts calls of `lower`: a read that began before such a call does not know of the row."""
+        """Counts calls of `lower` and `forget`: a read that began before such a call does not know of the row."""
 
     def ranges(self, arrived: Mapping[int, int]) -> tuple[list[int], bool]:
         """Returns from which place each priority has to be read, the highest first, and whether this is a look at the
@@ -77,14 +81,19 @@ class Floors:
         self._look_at = time.monotonic() + max(_LEAST_LOOK, _LOOKING * seconds)
 
     def taken(self, places: Iterable[int], changes: int) -> None:
-        """Notes that these rows were the first of their priorities. changes: `changes` as it was before the read."""
-        if changes == self.changes:
+        """Notes that these rows were the first of their priorities. changes: `changes` as it was before the read. What
+        has come since keeps the floor below it: pushes come all the time, and must not keep it from rising."""
+        since = [place for number, place in list(self._lowered) if number > changes]
+        if len(since) == self.changes - changes:  # else some are not remembered any more, or may be anywhere
             for place in places:
-                self._floors[place >> _NUMBERS] = place + 1
+                level = place >> _NUMBERS
+                below = [one for one in since if one >> _NUMBERS == level]
+                self._floors[level] = min([place + 1, *below])
 
     def lower(self, place: int) -> None:
         """Notes that there is a row at this place, and maybe more behind it."""
         self.changes += 1
+        self._lowered.append((self.changes, place))
         level = place >> _NUMBERS
         self._floors[level] = min(self._floors[level], place)
 
