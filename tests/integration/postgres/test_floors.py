@@ -31,7 +31,7 @@ def test_a_floor_rises_while_pushes_come(now: None) -> None:
 
 
 def test_a_floor_stays_when_too_much_has_come(now: None) -> None:
-    """What is not remembered may have been below, and so may be what was announced without a place."""
+    """A floor does not rise when more has come than is remembered, or something without a place."""
     from qs_storage.postgres.known import Floors
 
     for change in (lambda floors: [floors.lower(90) for _ in range(1000)], lambda floors: floors.forget()):
