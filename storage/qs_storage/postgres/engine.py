@@ -111,12 +111,11 @@ class PostgresEngine:
     # -- gathered requests
 
     def submit(self, operations: Sequence[Operation[Any]]) -> None:
-        for operation in operations:
-            if isinstance(operation, Receive):
-                operation.deadline = time.monotonic() + operation.wait_seconds
-                self._waiting.begin(operation)
-        if receives := [operation for operation in operations if isinstance(operation, Receive)]:
-            self._receives.submit(receives)
+        receives = [operation for operation in operations if isinstance(operation, Receive)]
+        if receives:
+            for receive in receives:
+                receive.deadline = time.monotonic() + receive.wait_seconds
+            self._again(receives)
         if len(receives) < len(operations):
             self._sweeps.submit([operation for operation in operations if not isinstance(operation, Receive)])
 

@@ -177,8 +177,3 @@ def options_as_json(options: Options) -> str:
 def options_from(found: dict[str, Any], storage: str) -> Options:
     """Returns the options in a row of `queues`. Leaves out those of a later version."""
     return Options(**{**{name: found[name] for name in found if name in _DEFAULTS}, "storage": storage})
-
-
-def lowest(places: Iterable[int]) -> int:
-    """Returns the lowest of places, a place above all for none."""
-    return min(places, default=FOREVER)

@@ -1,11 +1,12 @@
 """Pushes of one sweep: all that came together go into the database with a few statements."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..engine import SECOND, Draft, NoSuchQueueError, QueueFullError, StorageError
 from ..headers import pack_headers
-from ..policy import PLAIN
+from ..policy import PLAIN, require_room
 from ..remote_engine import Push
 from . import order
 from .arrays import Array, Blobs, Bools, Int2s, Int4s, Int8s, Texts, columns
@@ -78,7 +79,7 @@ def push(tx: Transaction, pushes: Sequence[Push]) -> None:
             wanted.append((operation, known))
     if not wanted:
         return
-    there = _lock(tx, wanted)
+    there = lock(tx, [known for _, known in wanted])
     wanted = _fitting(tx, wanted)
     plain = [one for one in wanted if not one[1].options.fair and all(map(_is_plain, one[0].drafts))]
     others = [one for one in wanted if one not in plain] if len(plain) < len(wanted) else []
@@ -100,10 +101,10 @@ def _is_plain(draft: Draft) -> bool:
     return not draft[1] and draft[2:] == PLAIN
 
 
-def _lock(tx: Transaction, wanted: Sequence[tuple[Push, Known]]) -> "Answer":
+def lock(tx: Transaction, wanted: Iterable[Known]) -> "Answer":
     """Keeps queues from being removed before the commit, and those with a capacity from being filled. The answer has a
     row for each queue that is there."""
-    queues = {known.number: known.options.capacity is not None for _, known in wanted}
+    queues = {known.number: known.options.capacity is not None for known in wanted}
     numbers = sorted(queues)
     if limited := [number for number in numbers if queues[number]]:
         tx.ask(LOCK, [Int4s(limited)])
@@ -142,9 +143,10 @@ def _fitting(tx: Transaction, pushes: list[tuple[Push, Known]]) -> list[tuple[Pu
         if capacity is not None:
             if known not in counts:
                 counts[known] = held(tx, known, capacity + 1)
-            if counts[known] + len(operation.drafts) > capacity:
-                refusal = f"queue {known.qid!r} holds {counts[known]} messages; its capacity is {capacity}"
-                tx.results.append((operation, QueueFullError(refusal)))
+            try:
+                require_room(known.qid, capacity, partial(counts.__getitem__, known), len(operation.drafts))
+            except QueueFullError as error:
+                tx.results.append((operation, error))
                 continue
             counts[known] += len(operation.drafts)
         found.append((operation, known))
