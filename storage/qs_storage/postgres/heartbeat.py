@@ -72,7 +72,7 @@ class Heartbeat:
         self._link = shared.links.new()
         self._stopping = threading.Event()
         self._last = self._jumped = 0.0
-        self.others = False
+        self.others = True
         """True if another server is alive, or may be."""
         self._thread = threading.Thread(target=self._work, name="postgres heartbeat", daemon=True)
 
