@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         Forbidden,
         Full,
         InternalError,
+        Invalid,
         NoAnswer,
         NotEmpty,
         NotFound,
@@ -87,13 +88,13 @@ __all__ = [
     "AckClaim", "AsyncBusClient", "AsyncBusMessages", "AsyncDeliveries", "AsyncQueueClient", "Authenticate",
     "BadRequest", "BusClient", "BusMessages", "Claim", "ClaimMessages", "Conflict", "CopyMessage", "DeleteMessage",
     "DeleteQueue", "Deliveries", "Delivery", "Disconnected", "Draft", "Error", "ExtendMessage", "Figure", "Forbidden",
-    "Full", "GetClaim", "GetMessage", "GetQueue", "InternalError", "ListClaims", "ListMessages", "ListQueues",
-    "Message", "NewQueue", "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer", "NotKnown", "OtherProcess",
-    "Part", "PauseQueue", "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged", "PurgeQueue", "PushMessage",
-    "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt", "ReceiveMessage", "RedriveMessages", "Reject",
-    "RejectMessage", "ReleaseClaim", "ReleaseMessage", "RequestTimeout", "ResumeQueue", "Retry", "ServerError",
-    "ServerStats", "ServerUnavailable", "SetQueue", "ShuttingDown", "StageMessages", "Stale", "Subscribe", "TooLarge",
-    "TooMany", "Unauthorized", "Unavailable", "Unsubscribe", "WrongProgram",
+    "Full", "GetClaim", "GetMessage", "GetQueue", "InternalError", "Invalid", "ListClaims", "ListMessages",
+    "ListQueues", "Message", "NewQueue", "NoAnswer", "NotEmpty", "NotFound", "NotImplementedByServer", "NotKnown",
+    "OtherProcess", "Part", "PauseQueue", "Ping", "ProtocolError", "ProtocolMismatch", "PublishStaged", "PurgeQueue",
+    "PushMessage", "QueueClient", "QueueInfo", "QueueOptions", "QueueStats", "Receipt", "ReceiveMessage",
+    "RedriveMessages", "Reject", "RejectMessage", "ReleaseClaim", "ReleaseMessage", "RequestTimeout", "ResumeQueue",
+    "Retry", "ServerError", "ServerStats", "ServerUnavailable", "SetQueue", "ShuttingDown", "StageMessages", "Stale",
+    "Subscribe", "TooLarge", "TooMany", "Unauthorized", "Unavailable", "Unsubscribe", "WrongProgram",
 ]  # fmt: skip
 
 _MODULES = {

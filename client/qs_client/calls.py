@@ -104,6 +104,8 @@ def new_queue(
     fair: bool | None = None,
     max_in_flight: int | None = None,
     rate: float | None = None,
+    schema: str | None = None,
+    where: str | None = None,
 ) -> Call[bool]:
     """Creates a queue. Returns True, or False when it existed, exist_ok is set, and it has the options that are given.
 
@@ -113,8 +115,9 @@ def new_queue(
     vain; backoff: seconds, more than 0, after which a message that was received in vain is visible again, twice as many
     each further time, up to backoff_max (3600); group_in_flight: messages of a group that are out at a time, 1 unless
     it is given, which is strict order; fair: True to serve groups in turn, not by age; max_in_flight: messages of the
-    queue that are out at a time; rate: messages that are handed out a second, may be fractional. None leaves an option
-    to the server. Raises Conflict when the queue exists (with exist_ok: and one of the given options is another one
+    queue that are out at a time; rate: messages that are handed out a second, may be fractional; schema: the name of a
+    file in the server's directory of schemas, which payloads have to obey; where: of a bus. None leaves an option to
+    the server. Raises Conflict when the queue exists (with exist_ok: and one of the given options is another one
     there), or dead-letter queues would form a cycle, NotImplementedByServer when the storage lacks an option.
     """
     options = checked_options(
@@ -131,6 +134,8 @@ def new_queue(
             fair=fair,
             max_in_flight=max_in_flight,
             rate=rate,
+            schema=schema,
+            where=where,
         )
     )
     named = None if options == QueueOptions() else options  # what is not named is left to the server, and not compared

@@ -85,6 +85,11 @@ class TooLarge(ServerError):
     """413: the document exceeds the server's limit; the server has closed the connection."""
 
 
+class Invalid(ServerError):
+    """422: the payload is not valid by the queue's schema; the text says line, element and reason. Nothing was
+    pushed."""
+
+
 class TooMany(ServerError, ServerUnavailable):
     """429: the server has as many connections as it accepts; it has closed this one."""
 
@@ -121,7 +126,8 @@ class Full(ServerError):
 # class to catch, whether the server said so or could not.
 _BY_CODE: dict[int, type[ServerError]] = {
     400: BadRequest, 401: Unauthorized, 403: Forbidden, 404: NotFound, 408: RequestTimeout, 409: Conflict,
-    413: TooLarge, 429: TooMany, 500: InternalError, 501: NotImplementedByServer, 503: ShuttingDown, 507: Full,
+    413: TooLarge, 422: Invalid, 429: TooMany, 500: InternalError, 501: NotImplementedByServer,
+    503: ShuttingDown, 507: Full,
 }  # fmt: skip
 _BY_ROW: dict[tuple[int, str], type[ServerError]] = {
     (409, "not-empty"): NotEmpty, (409, "stale"): Stale,

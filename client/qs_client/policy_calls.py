@@ -39,19 +39,22 @@ def set_queue(
     fair: bool | Keep | None = KEEP,
     max_in_flight: int | Keep | None = KEEP,
     rate: float | Keep | None = KEEP,
+    schema: str | Keep | None = KEEP,
+    where: str | Keep | None = KEEP,
 ) -> Call[None]:
     """Changes options of a queue, durably and at once. Options that are not given stay as they are; None removes an
     option, so that its default holds again.
 
     The options are those of `new_queue`. A changed dead_letter, max_receives or backoff applies to a message when it is
     next released, or its window next ends; group_in_flight, fair, max_in_flight and rate apply to what is handed out
-    from now on. Raises Conflict when dead-letter queues would form a cycle, NotImplementedByServer when a storage lacks
-    an option, ValueError when no option is given.
+    from now on, schema to what is pushed from now on; where is of a bus. Raises Conflict when dead-letter queues would
+    form a cycle, NotImplementedByServer when a storage lacks an option, ValueError when no option is given.
     """
     named = {
         "visibility": visibility, "capacity": capacity, "retention": retention, "dead_letter": dead_letter,
         "max_receives": max_receives, "backoff": backoff, "backoff_max": backoff_max,
         "group_in_flight": group_in_flight, "fair": fair, "max_in_flight": max_in_flight, "rate": rate,
+        "schema": schema, "where": where,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not KEEP}
     if not given:

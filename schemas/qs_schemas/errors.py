@@ -29,6 +29,7 @@ CONFLICT = ErrorCode(409, "conflict", False, "a queue of that name exists alread
 NOT_EMPTY = ErrorCode(409, "not-empty", False, "the queue to delete still holds messages")
 STALE = ErrorCode(409, "stale", False, "the message has been received again since, or is no longer in flight")
 TOO_LARGE = ErrorCode(413, "too-large", True, "a document over the limit")
+INVALID = ErrorCode(422, "invalid", False, "the payload is not valid by the queue's schema: line, element and reason")
 TOO_MANY = ErrorCode(429, "too-many", True, "too many connections, or too many wrong tokens on one")
 INTERNAL = ErrorCode(500, "internal", False, "a fault of the server, logged with the answer's resp")
 NOT_IMPLEMENTED = ErrorCode(501, "not-implemented", False, "unknown operation, or one that the storage cannot do")
@@ -41,7 +42,7 @@ FULL = ErrorCode(507, "full", False, "the queue's capacity or the disk is exhaus
 
 TABLE: tuple[ErrorCode, ...] = (
     BAD_REQUEST, MALFORMED, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TIMEOUT, CONFLICT, NOT_EMPTY, STALE,
-    TOO_LARGE, TOO_MANY, INTERNAL, NOT_IMPLEMENTED, SHUTTING_DOWN, UNAVAILABLE, NOT_KNOWN, FULL,
+    TOO_LARGE, INVALID, TOO_MANY, INTERNAL, NOT_IMPLEMENTED, SHUTTING_DOWN, UNAVAILABLE, NOT_KNOWN, FULL,
 )  # fmt: skip
 """Every error that a peer can be sent, in order of code."""
 

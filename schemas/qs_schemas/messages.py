@@ -118,6 +118,10 @@ class QueueOptions:
     """The most messages of the queue that are out at a time."""
     rate: float | None = None
     """The most messages that are handed out a second, more than 0."""
+    schema: str | None = None
+    """The schema that the payloads have to obey: a file in the server's directory of schemas, without its suffix."""
+    where: str | None = None
+    """The condition of a bus's durable name, on the queue that the bus has made for the name."""
     removed: frozenset[str] = frozenset()
     """The fields whose options a `set-queue` removes. They are written with an empty value, as a missing attribute
     leaves the option alone. A field that has a value is not removed."""
@@ -158,6 +162,10 @@ class QueueInfo:
     """The queue of its dead letters."""
     limited: str | None = None
     """The option that keeps all visible messages back now: `max-in-flight`, `rate` or `group-in-flight`."""
+    schema: str | None = None
+    """The schema that the payloads have to obey."""
+    refused: int | None = None
+    """Messages that were not taken since the start of the server, because they do not obey the schema."""
 
 
 @dataclass(slots=True)
@@ -608,6 +616,10 @@ class Subscribe(Message):
     ack: str | None = None
     name: str | None = None
     """The acknowledgement and the durable name of a subscription to the bus."""
+    where: str | None = None
+    """The condition that messages have to match, see `bus/qs_bus/conditions`. Of the bus only."""
+    match: str | None = None
+    """`pattern` if the names of the queues are patterns, None if they are names. Of the bus only."""
 
 
 @checked

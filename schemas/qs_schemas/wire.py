@@ -75,7 +75,7 @@ OP: dict[str, Kind] = {
     "visibility": SECONDS, "wait": SECONDS, "prefetch": WHOLE, "subscription": TEXT, "ack": TEXT, "name": NAME,
     "seq": WHOLE, "max_bytes": WHOLE, "upto": WHOLE, "part": WHOLE, "parts": WHOLE, "batch": WHOLE, "attempt": WHOLE,
     "uncounted": DENIAL, "connections": BOOLEAN, "owner": TEXT, "more": BOOLEAN, "exist_ok": BOOLEAN,
-    "order": TEXT,
+    "order": TEXT, "where": TEXT, "match": TEXT,
 }  # fmt: skip
 DEAD: dict[str, Kind] = {
     "dead_from": NAME, "dead_mid": WHOLE, "dead_receives": WHOLE, "dead_at": WHOLE, "dead_reason": TEXT,
@@ -95,12 +95,12 @@ QUEUE: dict[str, Kind] = {
     "new": WHOLE, "ready": WHOLE, "in_flight": WHOLE, "delayed": WHOLE, "bytes": WHOLE, "oldest": SECONDS,
     "pushed": WHOLE, "delivered": WHOLE, "expired": WHOLE, "deleted": WHOLE, "storage": TEXT, "dead": WHOLE,
     "retired": WHOLE, "paused": YES_OR_NO, "subscribers": WHOLE, "waiting": WHOLE,
-    "dead_letter": NAME, "limited": TEXT,
+    "dead_letter": NAME, "limited": TEXT, "schema": TEXT, "refused": WHOLE,
 }  # fmt: skip
 OPTIONS: dict[str, Kind] = {
     "storage": TEXT, "visibility": SECONDS, "capacity": WHOLE, "retention": SECONDS, "dead_letter": NAME,
     "max_receives": WHOLE, "backoff": SECONDS, "backoff_max": SECONDS, "group_in_flight": WHOLE, "fair": YES_OR_NO,
-    "max_in_flight": WHOLE, "rate": NUMBER,
+    "max_in_flight": WHOLE, "rate": NUMBER, "schema": TEXT, "where": TEXT,
 }  # fmt: skip
 CLAIM: dict[str, Kind] = {
     "seq": WHOLE, "count": WHOLE, "bytes": WHOLE, "first": WHOLE, "last": WHOLE, "checksum": TEXT,

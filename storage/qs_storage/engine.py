@@ -283,7 +283,7 @@ class Options:
     capacity: int | None = None
     timestamps: str = "us"
     """Unit of the numbers in file names, `us` or `ms`."""
-    schema: str = ""
+    pieces: str = ""
     """For dirq's Queue: an element's pieces of data, `NAME=TYPE,...`."""
     body: str = ""
     """For dirq's Queue: the name of the piece that holds the payload."""
@@ -297,6 +297,10 @@ class Options:
     fair: bool = False
     max_in_flight: int | None = None
     rate: float | None = None
+    schema: str = ""
+    """The name of the schema that the payloads of the queue obey."""
+    where: str = ""
+    """The condition of a bus's durable name. The bus keeps it here, and nothing else looks at it."""
 
 
 @dataclass(slots=True)

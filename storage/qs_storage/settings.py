@@ -28,7 +28,8 @@ _OPTIONS_HELP = (
     "backoff = seconds (more than 0), backoff-max = seconds with it, "
     "group-in-flight = messages (from 1), fair = true or false, max-in-flight = messages (from 1), "
     "rate = messages a second (more than 0), "
-    "schema = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
+    "schema = the 'name' of a schema, where = the 'condition' of a bus's durable name, "
+    "pieces = 'NAME=TYPE,...' of a dirq queue, body = the 'NAME' that is the payload; one a line"
 )
 _LONGEST = 10**15 - 1
 """Microseconds. Some 31 years: the longest time that an answer can say. Older servers wrote 10**15, and a file may have
@@ -46,7 +47,7 @@ _SWITCHES = ("paused", "fair")
 """Options that are true or false."""
 _WRITTEN = (
     *("storage", *_DURATIONS, *_NUMBERS, "dead-letter", "max-receives", "rate", *_SWITCHES),
-    *("timestamps", "schema", "body"),
+    *("schema", "where", "timestamps", "pieces", "body"),
 )
 """All options, in the order in which they are written."""
 _DEFAULTS = Options()
@@ -93,8 +94,10 @@ def _set(options: Options, key: str, value: object) -> None:
         options.max_receives = value
     elif key in _DURATIONS and number and (value or key == "visibility"):
         setattr(options, key.replace("-", "_"), max(_micros(value), int(bool(value))))  # type: ignore[arg-type]
-    elif (key in _SWITCHES and isinstance(value, bool)) or (
-        key in ("schema", "body") and isinstance(value, str) and is_plain(value)
+    elif (
+        (key in _SWITCHES and isinstance(value, bool))
+        or (key in ("pieces", "body") and isinstance(value, str) and is_plain(value))
+        or (key in ("schema", "where") and isinstance(value, str) and not _CONTROL.search(value))
     ):
         setattr(options, key, value)
     else:
@@ -111,7 +114,8 @@ def _micros(seconds: float) -> int:
 
 
 is_plain = re.compile(r"[0-9A-Za-z=,?* ]*").fullmatch
-"""Matches a schema of a dirq queue, or a piece's name."""
+"""Matches the pieces of data of a dirq queue, or a piece's name."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 def storage_in(root: str, qid: str, default: str) -> str | None:
@@ -123,7 +127,7 @@ def storage_in(root: str, qid: str, default: str) -> str | None:
 
 def write_options(directory: str, options: Options, disk: Disk) -> None:
     """Writes the options atomically, whatever the durability, because a start refuses a torn file."""
-    for key, value in (("schema", options.schema), ("body", options.body)):
+    for key, value in (("pieces", options.pieces), ("body", options.body)):
         if not is_plain(value):
             raise StorageError(f"{key} = {value!r}: of letters, digits and = , ? * only")
     fields = ((key, getattr(options, key.replace("-", "_"))) for key in _WRITTEN)

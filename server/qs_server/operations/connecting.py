@@ -38,6 +38,10 @@ def _refuse_slowly(error: NotAllowedError) -> Answer:
 
 
 def subscribe(service: Service, request: wire.Subscribe) -> Message:
+    if request.where is not None or request.match is not None:  # a client that asked a server must not get everything
+        raise UnsupportedError(
+            "conditions ('where') and patterns ('match') are for a bus: connect to queue-bus.py, on port 9878"
+        )
     qids = _queues_of(service, request)  # may raise, so before the connection becomes a subscriber
     service.subscriber = service.subscriber or service.become_subscriber()
     prefetch, visibility = request.prefetch or _PREFETCH, microseconds(request.visibility)

@@ -123,6 +123,7 @@ def stats_of(qid: str, queue: Queue) -> wire.QueueInfo:
         paused=queue.options.paused,
         dead_letter=queue.options.dead_letter or None,
         limited=stats.limited or None,
+        schema=queue.options.schema or None,
     )
 
 
@@ -179,6 +180,7 @@ def _options_of(asked: wire.QueueOptions) -> Options:
     _set_dead_letter(options, asked)
     _set_backoff(options, asked)
     _set_pace(options, asked)
+    _set_texts(options, asked)
     return options
 
 
@@ -215,6 +217,14 @@ def _set_pace(options: Options, asked: wire.QueueOptions) -> None:
         options.rate = asked.rate
 
 
+def _set_texts(options: Options, asked: wire.QueueOptions) -> None:
+    """Sets the schema, and the condition of a durable name."""
+    if asked.schema is not None or "schema" in asked.removed:
+        options.schema = asked.schema or ""
+    if asked.where is not None or "where" in asked.removed:
+        options.where = asked.where or ""
+
+
 def _seconds(micros: int | None) -> float | None:
     return None if micros is None else micros / SECOND
 
@@ -235,6 +245,7 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
     _set_dead_letter(options, asked)
     _set_backoff(options, asked)
     _set_pace(options, asked)
+    _set_texts(options, asked)
     service.spent += _SETTINGS
     service.storage.configure(qid_of(request), options)
     return wire.SetQueue(request.qid)
@@ -251,6 +262,7 @@ def _shown(options: Options) -> wire.QueueOptions:
     shown.dead_letter, shown.max_receives = options.dead_letter or None, options.max_receives
     shown.group_in_flight, shown.fair = options.group_in_flight, options.fair or None
     shown.max_in_flight, shown.rate = options.max_in_flight, options.rate
+    shown.schema, shown.where = options.schema or None, options.where or None
     return shown
 
 

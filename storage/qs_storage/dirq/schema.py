@@ -193,7 +193,7 @@ def parse_schema(text: str) -> dict[str, str]:
 def body_of(options: Options) -> Body:
     """Returns the piece of data that holds a message's payload. StorageError if elements of the queue's schema cannot
     be messages."""
-    types = parse_schema(options.schema or DEFAULT_SCHEMA)
+    types = parse_schema(options.pieces or DEFAULT_SCHEMA)
     piece = options.body or (DEFAULT_BODY if DEFAULT_BODY in types or len(types) > 1 else next(iter(types)))
     schema = Schema(types)
     if piece not in types:

@@ -226,8 +226,8 @@ class PostgresEngine:
         """Refuses options that queues of this storage do not have. UnsupportedError, DeadLetterCycleError."""
         if options.timestamps != "us":
             raise UnsupportedError("the storage 'postgres' has no timestamps in milliseconds")
-        if options.schema or options.body:
-            raise UnsupportedError("the storage 'postgres' has no schema of pieces: that is for the storage 'dirq'")
+        if options.pieces or options.body:
+            raise UnsupportedError("the storage 'postgres' has no pieces of data: they are for the storage 'dirq'")
         if said := contradiction_in(options):
             raise UnsupportedError(said)
         queues = {other: known.options for other, known in self._shared.queues.items()}

@@ -197,8 +197,8 @@ def test_table_is_in_order() -> None:
     assert len(set(errors.TABLE)) == len(errors.TABLE)
     assert set(rows) == {
         (400, "bad-request"), (401, "unauthorized"), (403, "forbidden"), (404, "not-found"), (408, "timeout"),
-        (409, "conflict"), (409, "not-empty"), (409, "stale"), (413, "too-large"), (429, "too-many"),
-        (500, "internal"), (501, "not-implemented"), (503, "shutting-down"),
+        (409, "conflict"), (409, "not-empty"), (409, "stale"), (413, "too-large"), (422, "invalid"),
+        (429, "too-many"), (500, "internal"), (501, "not-implemented"), (503, "shutting-down"),
         (503, "unavailable"), (503, "not-known"), (507, "full"),
     }  # fmt: skip
     assert {row.code for row in errors.TABLE if row.closes} == {400, 408, 413, 429, 503}

@@ -109,16 +109,16 @@ def test_merged_by_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"schema": "body"}, "schema 'body': NAME=TYPE,... with each name once; this has 'body'"),
-        ({"schema": "body=binary,body=string"}, "with each name once; this has 'body=string'"),
-        ({"schema": "body=text"}, "schema 'body=text': invalid schema data type: 'text'"),
-        ({"schema": "body=binary?"}, "no mandatory data"),
-        ({"schema": "body=binary,header=string"}, "the schema wants header in every element"),
-        ({"schema": "body=binary,other=table"}, "the schema wants other in every element"),
-        ({"schema": "body=table"}, "body = 'body': a payload is bytes"),
-        ({"schema": "a=binary,b=string?", "body": "c"}, "body = 'c': the schema has no such piece of data"),
-        ({"schema": "a=binary,b=string?"}, "body = 'body': the schema has no such piece of data, it has a, b"),
-        ({"schema": 'body=binary"\nstorage = "files'}, "letters, digits and"),
+        ({"pieces": "body"}, "schema 'body': NAME=TYPE,... with each name once; this has 'body'"),
+        ({"pieces": "body=binary,body=string"}, "with each name once; this has 'body=string'"),
+        ({"pieces": "body=text"}, "schema 'body=text': invalid schema data type: 'text'"),
+        ({"pieces": "body=binary?"}, "no mandatory data"),
+        ({"pieces": "body=binary,header=string"}, "the schema wants header in every element"),
+        ({"pieces": "body=binary,other=table"}, "the schema wants other in every element"),
+        ({"pieces": "body=table"}, "body = 'body': a payload is bytes"),
+        ({"pieces": "a=binary,b=string?", "body": "c"}, "body = 'c': the schema has no such piece of data"),
+        ({"pieces": "a=binary,b=string?"}, "body = 'body': the schema has no such piece of data, it has a, b"),
+        ({"pieces": 'body=binary"\nstorage = "files'}, "letters, digits and"),
     ],
 )
 def test_schemas_that_do_not_fit(
@@ -141,7 +141,7 @@ def test_schemas_that_do_not_fit(
 )
 def test_the_table_of_headers(engine: DirectoriesEngine, tmp_path: Path, schema: str, files: dict[str, bytes]) -> None:
     """Headers are a table beside the body, sorted by name; without headers only a mandatory table is there."""
-    engine.create("q", Options(storage="dirq", schema=schema))
+    engine.create("q", Options(storage="dirq", pieces=schema))
     headers = (("b", "2\t3"), ("a", "1\\"))
     engine.queue("q").push([Draft(b"x", headers=headers), Draft(b"y")])
     engine.commit()
@@ -154,8 +154,8 @@ def test_the_table_of_headers(engine: DirectoriesEngine, tmp_path: Path, schema:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (Options(storage="dirq", schema="body=binary"), "no piece header=table?"),
-        (Options(storage="dirq", schema="body=binary,header=string?"), "no piece header=table?"),
+        (Options(storage="dirq", pieces="body=binary"), "no piece header=table?"),
+        (Options(storage="dirq", pieces="body=binary,header=string?"), "no piece header=table?"),
         (Options(storage="dirq-simple"), "'dirq-simple' keeps no headers"),
     ],
 )
@@ -196,10 +196,10 @@ def test_a_table_that_is_none(engine: DirectoriesEngine, tmp_path: Path, content
     ("options", "piece"),
     [
         ({}, "body"),
-        ({"schema": "text=string"}, "text"),
-        ({"schema": "body=string,header=table?"}, "body"),
-        ({"schema": "a=binary,b=string?", "body": "a"}, "a"),
-        ({"schema": "body=binary*, note=string?*"}, "body"),
+        ({"pieces": "text=string"}, "text"),
+        ({"pieces": "body=string,header=table?"}, "body"),
+        ({"pieces": "a=binary,b=string?", "body": "a"}, "a"),
+        ({"pieces": "body=binary*, note=string?*"}, "body"),
     ],
 )
 def test_which_piece_is_the_payload(
@@ -217,7 +217,7 @@ def test_which_piece_is_the_payload(
 
 def test_text_only(engine: DirectoriesEngine) -> None:
     """Where the payload has to be text, other bytes are refused; nothing of the list is stored."""
-    engine.create("q", Options(schema="body=string"))
+    engine.create("q", Options(pieces="body=string"))
     with pytest.raises(UnsupportedError, match="not UTF-8"):
         engine.queue("q").push([Draft(b"text"), Draft(b"\xff")])
     engine.commit()
