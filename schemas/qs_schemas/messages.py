@@ -165,7 +165,7 @@ class QueueInfo:
     schema: str | None = None
     """The schema that the payloads have to obey."""
     refused: int | None = None
-    """Messages that were not taken since the start of the server, because they do not obey the schema."""
+    """Requests, and files of its directory, that the schema refused since the start of the server."""
 
 
 @dataclass(slots=True)

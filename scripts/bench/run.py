@@ -46,6 +46,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "idle": "bus_rates:idle",
         "fan-out-peers": "fan_out_peers:fan_out_peers",
     },
+    "xml": {"schema": "xml_rates:schema", "conditions": "xml_rates:conditions"},
     "security": {
         "strangers": "strangers:strangers",
         "tls": "security_rates:tls",
@@ -101,6 +102,7 @@ DEFAULT = ("server", "bus")
 PAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "journal": ("performance-method.md", tuple(GROUPS["journal"])),
     "postgres": ("performance-method.md", tuple(GROUPS["postgres"])),
+    "xml": ("performance-method.md", tuple(GROUPS["xml"])),
     "fan-out-peers": ("bus.md", ("fan-out-peers",)),
 }
 """The pages of docs that --docs writes, by the name after --only: the page, and the measurements in its table."""

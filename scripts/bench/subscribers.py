@@ -1,10 +1,10 @@
 """Many subscribers in a process of their own, as cheap as can be: they count lines and bytes, and parse nothing.
 
 Run as a program, its arguments are: host, port, the number of subscribers, and the bytes that each sends first ("" for
-nothing; otherwise one line answers them). It prints `ready` when all are connected. Then it reads lines with a number
-of messages. For each line it counts until every subscriber got that many messages: it prints the clock each time that
-as many lines have come as there are subscribers, then `done` and the bytes. A subscriber that got more or less than the
-others ends the program with an error.
+nothing; otherwise one line answers them); or, for subscribers that send different ones, the bytes of each. It prints
+`ready` when all are connected. Then it reads lines with a number of messages. For each line it counts until every
+subscriber got that many messages: it prints the clock each time that as many lines have come as there are subscribers,
+then `done` and the bytes. A subscriber that got more or less than the others ends the program with an error.
 """
 
 import os
@@ -12,6 +12,7 @@ import select
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 from processes import Assistant
 
@@ -22,10 +23,12 @@ _buffer = bytearray(1 << 16)
 class Subscribers(Assistant):
     """Many connections to an address in a process of their own; each has sent its greeting."""
 
-    def __init__(self, address: tuple[str, int], many: int, greeting: bytes = b"") -> None:
-        """many: connections; greeting: the bytes that each sends first, which one line answers; empty for nothing."""
-        super().__init__("subscribers.py", *address, many, greeting.decode())
-        self.many = many
+    def __init__(self, address: tuple[str, int], many: int | Sequence[bytes], greeting: bytes = b"") -> None:
+        """many: connections, or the greeting of each; greeting: the bytes that each sends first, which one line
+        answers; empty for nothing."""
+        self.many = many if isinstance(many, int) else len(many)
+        greetings = [greeting] if isinstance(many, int) else many
+        super().__init__("subscribers.py", *address, self.many, *(each.decode() for each in greetings))
 
     def expect(self, messages: int) -> None:
         """Tells the process to count until each subscriber has that many messages."""
@@ -76,8 +79,9 @@ def count(epoll: select.epoll, sockets: dict[int, socket.socket], messages: int)
 
 def main() -> None:
     """Counts the messages that the lines of stdin ask for."""
-    host, port, many, greeting = sys.argv[1:]
-    connected = [connect((host, int(port)), greeting.encode()) for _ in range(int(many))]
+    host, port, many, *greetings = sys.argv[1:]
+    each = greetings * int(many) if len(greetings) == 1 else greetings
+    connected = [connect((host, int(port)), greeting.encode()) for greeting in each]
     sockets = {subscriber.fileno(): subscriber for subscriber in connected}
     epoll = select.epoll()
     for descriptor in sockets:

@@ -32,6 +32,7 @@ FIGURES = {
     "messages_released_total": "Messages given back by consumers.",
     "messages_expired_total": "Messages whose visibility window ended before they were deleted.",
     "messages_dead_lettered_total": "Messages moved to a dead-letter queue, by reason.",
+    "messages_refused_total": "Requests, and files of queues' directories, that a schema refused.",
     "messages_retired_total": "Messages removed because they were older than their queue keeps them.",
     "messages_ready": "Messages that are visible now.",
     "queues": "Queues of this server.",

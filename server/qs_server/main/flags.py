@@ -49,6 +49,7 @@ def read_options(arguments: Sequence[str] | None, storages: Collection[str]) -> 
         history=None if parsed.history is None else history,
         cache=parsed.cache,
         max_keys=parsed.max_keys,
+        schemas=parsed.schemas,
         migrate=parsed.migrate,
         engines={storage: given for storage, flags in _REMOTES.items() if (given := _given(parsed, flags))},
         **read_common(parser, parsed),
@@ -93,6 +94,12 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
         default=_DEFAULTS.durability.value,
         help="when an answered change survives a power loss: 'always' (default), at once; 'interval', after 50 ms; "
         "'none', perhaps never (it survives the end of the server)",
+    )
+    parser.add_argument(
+        "--schemas",
+        metavar="DIR",
+        help="directory of the XML and JSON schemas (NAME.xsd, NAME.json) that queues may ask their payloads to obey; "
+        "read at the start and on SIGHUP",
     )
     journal = parser.add_argument_group("journal")
     number_group(journal, "BYTES")(

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from qs_serving.errors import StartError
 from qs_storage.clock import ServerClock
@@ -27,6 +28,9 @@ from qs_storage.shared import Lifecycle
 
 from ..broker.remotes import Remotes, is_gathering
 from .options import ServerOptions
+
+if TYPE_CHECKING:
+    from qs_payloads import Schemas
 
 _logger = logging.getLogger(__name__)
 
@@ -95,6 +99,20 @@ def open_storage(
             lifecycle=lifecycle,
             on_sync=on_sync,
         )
+
+
+def read_schemas(directory: str) -> "tuple[Schemas, list[str]]":
+    """Returns the schemas in a directory, and for each file that cannot be used a text. Raises StartError if there is
+    no such directory."""
+    from qs_payloads import Schemas  # noqa: PLC0415 - needs lxml, which help and man pages do without
+
+    try:
+        schemas = Schemas(directory)
+        return schemas, schemas.reload()
+    except OSError as error:
+        raise StartError(
+            f"cannot read the schemas in {directory}: {reason_of(error)}; name a directory with --schemas"
+        ) from None
 
 
 def belongs_to_another(root: str) -> str | None:

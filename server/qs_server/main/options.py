@@ -43,6 +43,8 @@ class ServerOptions:
     """The most keys of pushes that the journal remembers."""
     engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By storage on another server: the arguments of its engine that flags have given."""
+    schemas: str | None = None
+    """The directory of the schemas of payloads, None without one."""
     early: bool = False
     """True to send every client documents that end with an empty line, as early clients need them: see `Peer`."""
     tls: TlsFiles | None = None

@@ -54,7 +54,8 @@ def _look(options: ServerOptions, verbose: int) -> int:
     def more() -> list[str]:
         if dsn is None and options.storage == "postgres":
             raise StartError("the storage 'postgres' needs a database: name it with --postgres DSN, or in QS_POSTGRES")
-        return [*check_root(options), *([] if dsn is None else [_ask_database(dsn, migrate=False)])]
+        about = check_root(options) + ([] if options.schemas is None else _check_schemas(options.schemas))
+        return [*about, *([] if dsn is None else [_ask_database(dsn, migrate=False)])]
 
     return check_command(flags.PROGRAM, verbose, options, more, options.log_format)
 
@@ -69,6 +70,16 @@ def _ask_database(dsn: Any, *, migrate: bool) -> str:
         return f"postgres: {links.migrate(dsn) if migrate else links.describe(dsn)}"
     except StorageError as error:
         raise StartError(f"postgres: {error}") from None
+
+
+def _check_schemas(directory: str) -> list[str]:
+    """Returns a line about the schemas of payloads. Raises StartError if one cannot be used."""
+    from .opening import read_schemas  # noqa: PLC0415 - reading them needs lxml
+
+    schemas, faults = read_schemas(directory)
+    if faults:
+        raise StartError("; ".join(faults))
+    return [f"schemas in {directory}: {', '.join(schemas.names) or 'none'}"]
 
 
 def check_root(options: ServerOptions) -> list[str]:

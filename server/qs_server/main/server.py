@@ -6,8 +6,9 @@ reverse order. `QueueServer` runs in between: one hub and one committer for all 
 """
 
 import gc
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +19,7 @@ try:
 except ModuleNotFoundError as error:
     raise NotInstalledError("server", error) from None
 
+from qs_payloads import Checker
 from qs_schemas import Figure, Peer
 from qs_serving.acceptor import Acceptor, Adopt
 from qs_serving.access.access import Access
@@ -43,10 +45,12 @@ from ..broker.remotes import Remotes
 from ..broker.room import DiskRoom
 from ..broker.subscriptions import Subscriptions
 from ..history.history import History, running_history
+from ..operations.door import Door
 from ..session.session import Session
-from .opening import open_clock, open_remotes, open_storage
+from .opening import open_clock, open_remotes, open_storage, read_schemas
 from .options import ServerOptions
 
+_logger = logging.getLogger(__name__)
 _REASONS = {DEAD: "receives", REJECTED: "rejected"}
 """Figures of the engine that are one figure to clients, with these values of its label `reason`."""
 _LEAST_DESCRIPTORS = 128
@@ -82,11 +86,12 @@ class QueueServer:
         tls: ServerTls | None = None,
         access: Access | None = None,
         syncs: Histogram | None = None,
+        door: Door | None = None,
         hub: Hub | None = None,
         adopt: Adopt = SocketTransport.adopt,
     ) -> None:
         """Makes the parts and connects them. history, tls, access: None for a server without; syncs: the durations of
-        the journal's syncs; hub, adopt: see Acceptor."""
+        the journal's syncs; door: checks payloads by the schemas of queues; hub, adopt: see Acceptor."""
         self._limits = options.limits
         self._wire = options.wire
         self._syncs = syncs or Histogram()
@@ -101,6 +106,7 @@ class QueueServer:
         # Without remote queues the fetcher sleeps.
         self._fetcher = Fetcher(source, self._remotes, self._committer, self._subscriptions)
         self._room = DiskRoom(options.root, clock)
+        self._door = door or Door()
         self.acceptor = Acceptor(
             self, options.limits, tls, access, hub=hub, adopt=adopt, on_count=self._committer.note_clients
         )
@@ -122,6 +128,7 @@ class QueueServer:
             ),
             *(Figure(name, value) for name, value in self._remotes.figures().items()),
             *self._syncs.figures("journal_sync_seconds"),
+            Figure("messages_refused_total", sum(self._door.refused.values())),
             Figure("subscriptions", self._subscriptions.total),
             Figure("waiting_receives", self._waiters.total),
         ]
@@ -186,6 +193,7 @@ class QueueServer:
             caller=caller,
             figures=self.acceptor.figures,
             room=self._room,
+            door=self._door,
         )
 
     def client_gone(self, session: Session) -> None:
@@ -199,6 +207,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
     guards, syncs = guards_of(options, inherited), Histogram()
     await check_port(options.host, options.port, inherited)  # before anything is made in the root
     with (
+        closing(open_door(options)) as door,
         open_clock(options) as clock,
         running_history(options.history, options.root, clock) as history,
         _storage_of(options, clock, history, syncs.observe) as storage,
@@ -219,6 +228,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
                 tls=guards.tls,
                 access=guards.access,
                 syncs=syncs,
+                door=door,
             )
             serve, grace = partial(server.serve, listeners), options.limits.grace
             await serve_until_signalled(
@@ -227,12 +237,23 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
                 listeners,
                 announce,
                 grace,
-                reloads=guards.reloads,
+                reloads=[*guards.reloads, *([door] if options.schemas else [])],
                 manager=manager,
                 probe=server.probe,
             )
         finally:
             remotes.close()
+
+
+def open_door(options: ServerOptions) -> Door:
+    """Reads the schemas of payloads. Logs the files that cannot be used. Raises StartError if there is no such
+    directory."""
+    if options.schemas is None:
+        return Door()
+    schemas, faults = read_schemas(options.schemas)
+    for fault in faults:
+        _logger.error("%s", fault)
+    return Door(schemas, Checker())
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def list_claims(service: Service, request: wire.ListClaims) -> Answer:
     return wire.ListClaims(request.qid, claims=listed)
 
 
-def stage_messages(service: Service, request: wire.StageMessages) -> Message:
+def stage_messages(service: Service, request: wire.StageMessages) -> Message | Answer:
     drafts: list[Draft] = []
     for given in request.messages:
         if given.delay is not None or given.key is not None or given.unique:
@@ -98,6 +98,18 @@ def stage_messages(service: Service, request: wire.StageMessages) -> Message:
                 headers=tuple(given.headers.items()),
             )
         )
+    if service.storage.queue(qid_of(request)).options.schema:
+        return _stage_checked(service, request, drafts)
+    return _stage(service, request, drafts)
+
+
+def _stage_checked(service: Service, request: wire.StageMessages, drafts: list[Draft]) -> Answer:
+    options = service.storage.queue(qid_of(request)).options
+    yield from service.door.checked(qid_of(request), options, [draft.payload for draft in drafts])
+    return _stage(service, request, drafts)
+
+
+def _stage(service: Service, request: wire.StageMessages, drafts: list[Draft]) -> Message:
     name = (request.batch or 0, request.part or 0, request.attempt or 0)
     _batches(service, request).stage(_producer(service, request), name, drafts)
     return wire.StageMessages(request.qid, request.producer, count=len(drafts))

@@ -22,7 +22,17 @@ from qs_storage.engine import (
     StorageError,
     UnsupportedError,
 )
-from qs_storage.remote_engine import Delete, Extend, GatheringEngine, Operation, Push, Receive, Reject, Release
+from qs_storage.remote_engine import (
+    Delete,
+    Extend,
+    GatheringEngine,
+    Operation,
+    Push,
+    Receive,
+    Reject,
+    Release,
+    RemoteEngine,
+)
 
 from .messages import drafts_of, receipts_of, what_to_receive
 from .service import Service, microseconds
@@ -43,7 +53,22 @@ def delete_all(requests: Sequence[wire.DeleteMessage]) -> Delete:
 
 
 def _push(service: Service, engine: GatheringEngine, request: wire.PushMessage) -> Push:
-    return Push(request.qid or "", drafts_of(service, request))
+    qid, drafts = request.qid or "", drafts_of(service, request)
+    options = engine.options(qid)
+    if options.schema:
+        service.door.check_now(qid, options, [draft.payload for draft in drafts])
+    return Push(qid, drafts)
+
+
+def needs_no_thread(service: Service, engine: RemoteEngine, request: Message) -> bool:
+    """Tells whether a request of `BEGIN` can be begun in the loop: all can, but pushes whose payloads may take long to
+    check. UnavailableError."""
+    if type(request) is not wire.PushMessage:
+        return True
+    qid = request.qid or ""
+    schema = engine.options(qid).schema
+    size = len(request.payload or b"") + sum(len(draft.payload) for draft in request.messages)
+    return not schema or service.door.is_quick(qid, schema, size)
 
 
 def _receive(service: Service, engine: GatheringEngine, request: wire.ReceiveMessage) -> Receive:

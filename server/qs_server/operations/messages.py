@@ -4,7 +4,7 @@ long.
 `table.py` lists all operations, and `service.py` has the parts that they share.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from functools import partial
 
 import qs_schemas as wire
@@ -50,10 +50,20 @@ def list_messages(service: Service, request: wire.ListMessages) -> Message:
     return wire.ListMessages(request.qid, mids=mids, early=request.early)
 
 
-def push_message(service: Service, request: wire.PushMessage) -> Message:
-    drafts = drafts_of(service, request)
-    mids = service.storage.queue(request.qid or "").push(drafts)
+def push_message(service: Service, request: wire.PushMessage) -> Message | Answer:
+    drafts, queue = drafts_of(service, request), service.storage.queue(request.qid or "")
+    return _push_checked(service, request, drafts) if queue.options.schema else _pushed(request, queue.push(drafts))
+
+
+def _pushed(request: wire.PushMessage, mids: list[int]) -> Message:
     return wire.PushMessage(request.qid, mids=mids) if request.messages else wire.PushMessage(request.qid, mid=mids[0])
+
+
+def _push_checked(service: Service, request: wire.PushMessage, drafts: list[Draft]) -> Answer:
+    qid = request.qid or ""
+    options = service.storage.queue(qid).options
+    yield from service.door.checked(qid, options, [draft.payload for draft in drafts])
+    return _pushed(request, service.storage.queue(qid).push(drafts))
 
 
 def drafts_of(service: Service, request: wire.PushMessage) -> list[Draft]:
@@ -297,10 +307,33 @@ def copy_message(service: Service, request: wire.CopyMessage) -> Message | Answe
         )
     if request.mid is None:
         return _copy_list(service, qid, mids, queues)
+    if any(service.storage.queue(target).options.schema for target in queues):
+        return _copy_checked(service, qid, request.mid, queues)
     service.spent += 2 * len(queues)  # a copy is a look into one queue and a push into another
     # One step, however many queues: one frame has all copies, so that a crash leaves all or none.
     service.storage.copy(qid, request.mid, queues)
     return wire.CopyMessage(qid, request.mid)
+
+
+def _copy_checked(service: Service, qid: str, mid: int, queues: Sequence[str]) -> Answer:
+    yield from check_stored(service, qid, mid, queues)
+    yield from in_room(partial(service.storage.copy, qid, mid, queues))
+    return wire.CopyMessage(qid, mid)
+
+
+def check_stored(service: Service, qid: str, mid: int, into: Iterable[str]) -> Generator[Pause, object, None]:
+    """Checks that a message may come into other queues, by their schemas. NoSuchMessageError, also for a message that a
+    claim holds; InvalidPayloadError."""
+    for target in into:
+        options = service.storage.queue(target).options
+        if options.schema:
+            service.spent += _PEEK
+            found = _peek(service.storage.queue(qid), mid)
+            if found is None:
+                raise NoSuchMessageError(
+                    f"queue {qid!r} has no message {mid} that can be read: it is not there, or a claim holds it"
+                )
+            yield from service.door.checked(target, options, [found.payload or b""])
 
 
 def _copy_list(service: Service, qid: str, mids: Iterable[int | wire.Receipt], queues: Sequence[str]) -> Answer:
@@ -313,6 +346,7 @@ def _copy_list(service: Service, qid: str, mids: Iterable[int | wire.Receipt], q
         service.spent += 2 * len(queues)
         mid = entry.mid if isinstance(entry, wire.Receipt) else entry
         try:
+            yield from check_stored(service, qid, mid, queues)
             yield from in_room(partial(service.storage.copy, qid, mid, queues))
         except NoSuchMessageError:
             continue

@@ -1,7 +1,7 @@
 """Implements the operations on queues. Each is a function from a request to its answer, or a generator if it may take
 long."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import fields, replace
 
 import qs_schemas as wire
@@ -21,6 +21,8 @@ from qs_storage.engine import (
 from qs_storage.policy import contradiction_in, storages_with
 
 from ..broker.jobs import Pause
+from .door import InvalidPayloadError
+from .messages import check_stored
 from .service import Answer, BadRequestError, Service, duration, in_room, qid_of
 
 _LONGEST = 999_999_999
@@ -88,9 +90,11 @@ def all_stats(service: Service, elsewhere: Mapping[str, wire.QueueInfo]) -> Answ
 
 
 def with_consumers(service: Service, info: wire.QueueInfo) -> wire.QueueInfo:
-    """Adds the numbers of subscriptions and of waiting receives to the figures of a queue, and removes the name of a
+    """Adds to the figures of a queue what its engine does not count, and removes the name of a
     dead-letter queue whose figures this client may not see. Returns the same figures."""
     info.subscribers, info.waiting = service.subscriptions.count(info.qid), service.waiting(info.qid)
+    if info.schema is not None:
+        info.refused = service.door.refused.get(info.qid, 0)
     if info.dead_letter is not None and not service.may_see_stats(info.dead_letter):
         info.dead_letter = None
     return info
@@ -137,7 +141,7 @@ def server_stats(service: Service, request: wire.ServerStats) -> Message:
 
 def new_queue(service: Service, request: wire.NewQueue) -> Message:
     asked = request.options or wire.QueueOptions()
-    options = _options_of(asked)
+    options = _options_of(service, asked)
     service.spent += _SETTINGS
     try:
         service.storage.create(qid_of(request), options)
@@ -173,14 +177,14 @@ def _written(value: float | str | None) -> str:
     return "none" if value is None else repr(value) if isinstance(value, str) else f"{value:.15g}"
 
 
-def _options_of(asked: wire.QueueOptions) -> Options:
+def _options_of(service: Service, asked: wire.QueueOptions) -> Options:
     options = Options(storage=asked.storage or "", capacity=asked.capacity, retention=duration(asked.retention))
     if asked.visibility is not None:
         options.visibility = round(asked.visibility * SECOND)
     _set_dead_letter(options, asked)
     _set_backoff(options, asked)
     _set_pace(options, asked)
-    _set_texts(options, asked)
+    _set_texts(service, options, asked)
     return options
 
 
@@ -217,8 +221,10 @@ def _set_pace(options: Options, asked: wire.QueueOptions) -> None:
         options.rate = asked.rate
 
 
-def _set_texts(options: Options, asked: wire.QueueOptions) -> None:
-    """Sets the schema, and the condition of a durable name."""
+def _set_texts(service: Service, options: Options, asked: wire.QueueOptions) -> None:
+    """Sets the schema, and the condition of a durable name. Raises BadRequestError for a schema that is not there."""
+    if asked.schema and (fault := service.door.fault_in_name(asked.schema)) is not None:
+        raise BadRequestError(fault)
     if asked.schema is not None or "schema" in asked.removed:
         options.schema = asked.schema or ""
     if asked.where is not None or "where" in asked.removed:
@@ -245,7 +251,7 @@ def set_queue(service: Service, request: wire.SetQueue) -> Message:
     _set_dead_letter(options, asked)
     _set_backoff(options, asked)
     _set_pace(options, asked)
-    _set_texts(options, asked)
+    _set_texts(service, options, asked)
     service.spent += _SETTINGS
     service.storage.configure(qid_of(request), options)
     return wire.SetQueue(request.qid)
@@ -305,20 +311,40 @@ def purge_queue(service: Service, request: wire.PurgeQueue) -> Answer:
         yield Pause()
 
 
-def redrive_messages(service: Service, request: wire.RedriveMessages) -> Message:
+def redrive_messages(service: Service, request: wire.RedriveMessages) -> Message | Answer:
     if len(request.queues) > 1:
         raise BadRequestError("redrive-messages takes one destination, and 'queues' has more")
     qid = qid_of(request)
-    redrive = _redrive(service, qid)
     wanted = [each.mid if isinstance(each, wire.Receipt) else each for each in request.mids]
     count = min(service.list_length if request.max is None else request.max, service.list_length)
+    redrive = _redrive(service, qid)
     letters = redrive.letters(wanted, count)
     names = request.queues or sorted({came_from for _, came_from in letters})
     if service.caller is not None and not request.queues:  # the table has checked the queues that the request names
         service.caller.check_origins(names)
     targets = {name: service.storage.queue(name) for name in names}  # raises before anything is moved
     into = request.queues[0] if request.queues else None
-    moved = redrive.move([(mid, targets[into or came_from]) for mid, came_from in letters])
+    goals = [(mid, into or came_from) for mid, came_from in letters]
+    if any(target.options.schema for target in targets.values()):
+        return _redrive_checked(service, qid, goals)
+    return _move(service, qid, goals)
+
+
+def _redrive_checked(service: Service, qid: str, goals: Sequence[tuple[int, str]]) -> Answer:
+    for mid, target in goals:
+        if service.turn_is_over:
+            yield Pause()
+        try:
+            yield from check_stored(service, qid, mid, [target])
+        except InvalidPayloadError as error:
+            raise InvalidPayloadError(f"message {mid} of queue {qid!r}: {error}") from None
+    return _move(service, qid, goals)
+
+
+def _move(service: Service, qid: str, goals: Sequence[tuple[int, str]]) -> Message:
+    targets = {name: service.storage.queue(name) for _, name in goals}
+    redrive = _redrive(service, qid)
+    moved = redrive.move([(mid, targets[name]) for mid, name in goals])
     for mid, _ in moved:
         service.subscriptions.settled(qid, mid)
     return wire.RedriveMessages(qid, count=len(moved), mids=[new for _, new in moved])

@@ -31,7 +31,7 @@ from ..broker.jobs import Call, Pause
 from ..broker.remotes import Remotes, give_back, is_gathering, receive_wanted
 from ..broker.subscriber import bytes_of
 from ..broker.subscriptions import Subscriptions
-from .gathered import BEGIN, check_given
+from .gathered import BEGIN, check_given, needs_no_thread
 from .messages import received, what_to_receive
 from .queues import all_stats, stats_of, stored_stats, with_consumers
 from .service import Answer, Handler, Service, mid_of, qid_of
@@ -51,9 +51,10 @@ def handler_of(service: Service, request: Message, usual: Handler) -> Handler | 
         return _all_stats
     if isinstance(request, wire.NewQueue) and not (request.exist_ok and qid_of(request) in service.queues()):
         return _handler_of_new(service, remotes, request, usual)
-    if type(request) in BEGIN and remotes.gather(_queues_of(request)):
+    gathered = type(request) in BEGIN and remotes.gather(_queues_of(request))
+    engine = None if gathered and type(request) is not wire.PushMessage else _engine_for(service, remotes, request)
+    if gathered and (engine is None or needs_no_thread(service, engine, request)):
         return None
-    engine = _engine_for(service, remotes, request)
     return usual if engine is None else _there(engine, usual, request)
 
 
@@ -147,6 +148,7 @@ def _run_in_thread(engine: RemoteEngine, handler: Handler, service: Service, req
         service.peer,
         service.subscriber,
         caller=service.caller,
+        door=service.door,
     )
     call = Call(lambda stop: _run_to_end(handler(there, request)))
     yield Pause(call=call)
@@ -210,7 +212,9 @@ def _run_to_end(answer: Message | Iterator[Pause]) -> Message:
         return answer
     while True:
         try:
-            next(answer)  # its pauses let the requests of others run, which a thread does not hold up
+            pause = next(answer)  # its pauses let the requests of others run, which a thread does not hold up
+            if pause.call is not None:
+                pause.call.run()
         except StopIteration as end:
             return cast(Message, end.value)
 

@@ -28,6 +28,7 @@ from ..broker.remotes import Remotes
 from ..broker.room import DiskRoom
 from ..broker.subscriber import Subscriber
 from ..broker.subscriptions import Subscriptions
+from .door import Door, InvalidPayloadError
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class Service:
     of payload in an answer, except for the first message; peer: the client's HOST:PORT; caller: the client's identity,
     None without an access file; waiting: returns how many receives wait for a queue; figures: returns the server's
     figures; its argument: True to include those of each connection; room: notes requests that are refused because the
-    disk is full."""
+    disk is full; door: checks payloads by the schemas of queues."""
 
     storage: Engine
     subscriptions: Subscriptions
@@ -72,6 +73,7 @@ class Service:
     waiting: Callable[[str], int] = lambda qid: 0
     figures: Callable[[bool], list[Figure]] = lambda connections: []
     room: DiskRoom = field(default_factory=lambda: DiskRoom("", wall_clock))
+    door: Door = field(default_factory=Door)
     spent: int = 0
     """The work in the present time slice, in units of some 5 us: handlers add what is more than that of a message or
     two. It is counted and not timed, as other processes may have the processor for any time."""
@@ -170,6 +172,7 @@ _ERRORS: dict[type[engine.StorageError], ErrorCode] = {
     engine.QueueFullError: errors.FULL,
     engine.BadQueueNameError: errors.BAD_REQUEST,
     engine.UnsupportedError: errors.NOT_IMPLEMENTED,
+    InvalidPayloadError: errors.INVALID,
     engine.UnavailableError: errors.UNAVAILABLE,  # the engine logs an outage, once
     engine.NotKnownError: errors.NOT_KNOWN,
 }

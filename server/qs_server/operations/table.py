@@ -60,7 +60,7 @@ OPERATIONS: dict[type[Message], Operation] = {
     wire.ExtendMessage: Operation(messages.extend_message, _READ, (Queue.extend,)),
     wire.Subscribe: Operation(connecting.subscribe, _READ_ALL, (Engine.receive,)),
     wire.Unsubscribe: Operation(connecting.unsubscribe, ANY_PRINCIPAL),
-    wire.CopyMessage: Operation(messages.copy_message, _COPY, (Engine.copy,)),
+    wire.CopyMessage: Operation(messages.copy_message, _COPY, (Engine.copy, Queue.get, Queue.read)),
     wire.ClaimMessages: Operation(claiming.claim_messages, _READ, (Claims.claim,)),
     wire.GetClaim: Operation(claiming.get_claim, _READ, (Claims.part,)),
     wire.AckClaim: Operation(claiming.ack_claim, _READ, (Claims.open_before, Claims.acknowledge)),

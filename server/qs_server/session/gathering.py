@@ -20,7 +20,7 @@ from qs_storage.shared import Event
 
 from ..broker.remotes import Remotes
 from ..broker.subscriber import bytes_of
-from ..operations.gathered import BEGIN, answer_of, delete_all, push_all, settled_by
+from ..operations.gathered import BEGIN, answer_of, delete_all, needs_no_thread, push_all, settled_by
 from ..operations.messages import received
 from ..operations.service import Service
 from ..operations.table import OPERATIONS
@@ -61,10 +61,12 @@ def begin_run(requests: RequestBatch, service: Service) -> Run | None:  # noqa: 
             if requests.alone:
                 requests.alone -= 1
             elif kind is PushMessage:
-                run = requests.pushes()
+                run = requests.pushes(engine)
             elif kind is DeleteMessage and requests.unanswered > 1:
                 run = _deletes(requests)
             if not run:
+                if not needs_no_thread(service, engine, event):
+                    return None
                 run, operation = [event], begin(service, engine, event)
             elif kind is PushMessage:
                 operation = push_all(run)

@@ -31,9 +31,9 @@ from qs_schemas.templates import write_pushed
 from qs_serving.access.caller import NotAllowedError
 from qs_serving.access.principal import Right
 from qs_serving.answers import new_resp
-from qs_storage import engine
 from qs_storage.disk import has_no_room
-from qs_storage.engine import NoRoomError
+from qs_storage.engine import Engine, NoRoomError, StorageError
+from qs_storage.remote_engine import GatheringEngine
 
 from ..broker.jobs import Pause
 from ..operations.remote_requests import handler_of
@@ -185,10 +185,15 @@ class RequestBatch:
             self._running, self._over = _answered(ReceiveMessage()), None
         self.pause = None
 
-    def pushes(self) -> list[PushMessage]:
+    def pushes(  # noqa: C901 - its steps, without a call each
+        self, storage: Engine | GatheringEngine | None = None
+    ) -> list[PushMessage]:
+        """Implements `Work.pushes`. Leaves out payloads that the schema of their queue refuses, or that take long to
+        check. storage: the engine that has the queue, None for the server's own."""
         found: list[PushMessage] = []
         service = self._service
         caller = service.caller
+        is_valid: Callable[[bytes], bool] | None = None
         # While the disk is full, `advance` handles each push, which tells whether it was stored.
         if not (self.pause or self._running or self._answer_bytes > self._outbox or service.room.full):
             for event in islice(self.events, self.done, None):
@@ -202,7 +207,15 @@ class RequestBatch:
                 if event._headers or event.unique:
                     break
                 # One check is enough, as all are to the same queue. `advance` makes the refusal.
-                if not found and caller is not None and not caller.may(Right.WRITE, event.qid or ""):
+                if not found:
+                    if caller is not None and not caller.may(Right.WRITE, event.qid or ""):
+                        break
+                    try:
+                        schema = (storage or service.storage).options(event.qid or "").schema
+                        is_valid = service.door.quick_check(event.qid or "", schema) if schema else None
+                    except StorageError:
+                        break  # `advance` makes the answer
+                if is_valid is not None and not is_valid(event.payload):
                     break
                 found.append(event)
         return found
@@ -287,7 +300,7 @@ class RequestBatch:
             return error_answer(request, error.error, str(error))
         if isinstance(request, Fault):
             raise error  # no handler was involved: a fault of the server, which ends the batch
-        if isinstance(error, engine.StorageError):
+        if isinstance(error, StorageError):
             return refused(request, error)
         if isinstance(error, BadRequestError):
             return error_answer(request, errors.BAD_REQUEST, str(error))

@@ -28,6 +28,7 @@ from ..broker.remotes import Remotes
 from ..broker.room import DiskRoom
 from ..broker.subscriber import Subscriber, cost
 from ..broker.subscriptions import Subscriptions
+from ..operations.door import Door
 from ..operations.service import Service
 from .gathering import Run, begin_run, end_run
 from .requests import RequestBatch
@@ -90,10 +91,11 @@ class Session:
         caller: Caller | None,
         figures: Callable[[bool], list[Figure]],
         room: DiskRoom,
+        door: Door,
     ) -> None:
         """Begins without requests. tasks: the nursery for calls to other servers; caller: the client's identity, None
         without an access file; figures: returns the server's figures; its argument: True to include those of each
-        connection; room: notes requests that are refused because the disk is full."""
+        connection; room: notes requests that are refused because the disk is full; door: checks payloads."""
         self._connection = connection
         self._outbox = connection.outbox
         self._most = limits.outbox
@@ -116,6 +118,7 @@ class Session:
             waiting=waiters.count,
             figures=figures,
             room=room,
+            door=door,
         )
         self._batch: RequestBatch | None = None  # made for the first requests, and used for all
         self._requests: RequestBatch | None = None  # the same while requests are under way

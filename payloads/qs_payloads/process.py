@@ -28,7 +28,7 @@ _START = 60.0
 _PIECE = 1024 * 1024
 _KNOWN = 64
 """The most schemas that a process is given: after that another one is started, so that memory stays bounded."""
-_CODE = "from qs_schemas.payloads.child import main; main()"
+_CODE = "from qs_payloads.child import main; main()"
 
 
 class DiedError(Exception):

@@ -7,7 +7,8 @@ everything comes from the bytes of the source. Its regular expressions take time
 import json
 from typing import Any
 
-from ..extras import NotInstalledError
+from qs_schemas.extras import NotInstalledError
+
 from .faults import PayloadFault, SchemaError, shortened
 from .sources import JSON_BASE, Source, parse_json_schema
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qs_schemas.payloads import Checker, NoSuchSchemaError, PayloadFault, Schemas
+from qs_payloads import Checker, NoSuchSchemaError, PayloadFault, Schemas
 
 XSD = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">
   <xs:element name="order">

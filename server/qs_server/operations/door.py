@@ -1,0 +1,139 @@
+"""Checks the payloads that come into queues with a schema.
+
+The handlers of all operations that bring payloads call `checked`, with the options that the queue has at that moment. A
+small payload is checked at once, and a large one, or one of a schema that may take long, by a process of its own while
+the requests of others run.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+
+from qs_payloads import Checker, NoSuchSchemaError, PayloadFault, PayloadSchema, Schemas
+from qs_storage.engine import Options, StorageError, UnavailableError
+
+from ..broker.jobs import Call, Pause
+
+_logger = logging.getLogger(__name__)
+Found = tuple[int, PayloadFault] | None
+"""The first payload that is not valid, by its place, and why; None if all are valid."""
+
+
+class InvalidPayloadError(StorageError):
+    """Reports a payload that is not valid by the schema of the queue that it was to come into."""
+
+
+class Door:
+    """Lets payloads into queues with a schema if they are valid, and counts those that are refused.
+
+    Ensures that nothing is let in unchecked: while a schema cannot be had, its queues take nothing. Any thread may use
+    it. Never holds up its caller for more than a millisecond or so, except in `refusal`."""
+
+    def __init__(self, schemas: Schemas | None = None, checker: Checker | None = None) -> None:
+        """schemas: None for a server without a directory of schemas; checker: given with schemas."""
+        self._schemas = schemas
+        self._checker = checker
+        self._reading = threading.Lock()
+        self.refused: dict[str, int] = {}
+        """By queue: the requests, and the files of its directory, that were refused since the start."""
+
+    def fault_in_name(self, name: str) -> str | None:
+        """Returns why a queue cannot get this schema, None if it can."""
+        if self._schemas is None:
+            return "this server has no schemas: start it with --schemas DIR, the directory of their files"
+        try:
+            self._schemas.get(name)
+        except NoSuchSchemaError as error:
+            return str(error)
+        return None
+
+    def _schema(self, qid: str, name: str) -> PayloadSchema:
+        try:
+            if self._schemas is not None:
+                return self._schemas.get(name)
+            why = "this server was started without --schemas"
+        except NoSuchSchemaError as error:
+            why = str(error)
+        raise UnavailableError(f"queue {qid!r} takes nothing while its schema {name!r} cannot be had: {why}")
+
+    def quick_check(self, qid: str, name: str) -> Callable[[bytes], bool]:
+        """Returns a function that says of a payload whether it is valid, and can be found so at once. The function
+        counts nothing. UnavailableError."""
+        schema = self._schema(qid, name)
+        return lambda payload: schema.is_quick(len(payload)) and schema.fault(payload) is None
+
+    def is_quick(self, qid: str, name: str, size: int) -> bool:
+        """Tells whether payloads of so many bytes together can be checked at once. UnavailableError."""
+        return self._schema(qid, name).is_quick(size)
+
+    def checked(self, qid: str, options: Options, payloads: Sequence[bytes]) -> Generator[Pause, object, None]:
+        """Checks payloads that are to come into a queue. Pauses while a process checks what may take long.
+        InvalidPayloadError, UnavailableError."""
+        schema = self._schema(qid, options.schema)
+        if schema.is_quick(sum(map(len, payloads))):
+            self._refuse(qid, options.schema, len(payloads), _first_fault(schema, payloads))
+            return
+        assert self._checker is not None  # noqa: S101 - given with the schemas
+        call: Call[Found] = Call(partial(self._check, schema, payloads))
+        yield Pause(call=call)
+        self._refuse(qid, options.schema, len(payloads), call.result())
+
+    def check_now(self, qid: str, options: Options, payloads: Sequence[bytes]) -> None:
+        """Checks payloads for which `is_quick` is true. InvalidPayloadError, UnavailableError."""
+        found = _first_fault(self._schema(qid, options.schema), payloads)
+        self._refuse(qid, options.schema, len(payloads), found)
+
+    def refusal(self, qid: str, options: Options, payload: bytes) -> str | None:
+        """Returns why a payload that somebody has put into a queue's directory must not come in, None if it may. May
+        take some seconds. UnavailableError."""
+        schema = self._schema(qid, options.schema)
+        fault = schema.fault(payload) if schema.is_quick(len(payload)) else None
+        if fault is None and not schema.is_quick(len(payload)):
+            found = self._check(schema, [payload])
+            fault = None if found is None else found[1]
+        if fault is None:
+            return None
+        self._count(qid)
+        return f"the schema {options.schema!r} refuses it: {fault}"
+
+    def _check(self, schema: PayloadSchema, payloads: Sequence[bytes], stop: object = None) -> Found:
+        assert self._checker is not None  # noqa: S101 - given with the schemas
+        return self._checker.check(schema, payloads)
+
+    def _refuse(self, qid: str, name: str, count: int, found: Found) -> None:
+        if found is not None:
+            self._count(qid)
+            at, fault = found
+            which = "the payload" if count == 1 else f"message {at + 1} of {count}"
+            raise InvalidPayloadError(f"{which} is not valid by the schema {name!r} of queue {qid!r}: {fault}")
+
+    def _count(self, qid: str) -> None:
+        self.refused[qid] = self.refused.get(qid, 0) + 1
+
+    def reload(self) -> None:
+        """Begins to read the schemas again, in a thread, as a schema may take long to compile. A file that cannot be
+        used is named in the log, and what was read of it before still holds."""
+        if self._schemas is not None:
+            threading.Thread(target=self._read_again, args=[self._schemas], name="schemas", daemon=True).start()
+
+    def _read_again(self, schemas: Schemas) -> None:
+        with self._reading:  # one after the other, so that the last SIGHUP sees the last files
+            try:
+                faults = schemas.reload()
+            except OSError as error:
+                faults = [f"the directory of the schemas cannot be read, and the schemas stay: {error}"]
+            for fault in faults:
+                _logger.error("%s", fault)
+            _logger.info("schemas: %s", ", ".join(schemas.names) or "none")
+
+    def close(self) -> None:
+        if self._checker is not None:
+            self._checker.close()
+
+
+def _first_fault(schema: PayloadSchema, payloads: Sequence[bytes]) -> Found:
+    for at, payload in enumerate(payloads):
+        if (fault := schema.fault(payload)) is not None:
+            return at, fault
+    return None
