@@ -2,13 +2,14 @@
 
 import argparse
 import math
+from collections.abc import Callable
 from typing import Any
 
 from . import bounds
 
 CHANGEABLE = (
     "visibility", "capacity", "retention", "dead_letter", "max_receives", "backoff", "backoff_max", "group_in_flight",
-    "fair", "max_in_flight", "rate",
+    "fair", "max_in_flight", "rate", "schema", "where",
 )  # fmt: skip
 """The options that `qs new` and `qs set` take, under the names of their arguments."""
 
@@ -48,6 +49,24 @@ def rate(text: str) -> float:
             f"{text!r} is not a number of messages a second, more than 0, at most {bounds.MOST_RATE}"
         ) from None
     return value
+
+
+def condition(text: str) -> str:
+    """Parses a condition, of which only the bus knows what it means."""
+    return _checked(bounds.condition, text)
+
+
+def schema(text: str) -> str:
+    """Parses the name of a schema."""
+    return _checked(bounds.schema, text)
+
+
+def _checked(check: Callable[[str, str], str | None], text: str) -> str:
+    try:
+        check(text, "it")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def priority(text: str) -> int:

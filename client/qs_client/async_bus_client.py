@@ -12,7 +12,7 @@ from qs_schemas import DeleteMessage, GetMessage, ReleaseMessage
 
 from .async_connection import AsyncConnection
 from .async_wire import Connecting
-from .bus_client import Bus
+from .bus_client import Bus, Match
 from .bus_session import BusSession, Connect, Deliver, Pause, Read, Ready, Send, Step, Steps
 from .errors import OtherProcess, ServerError
 from .lifetimes import AsyncClosing, call_after_fork
@@ -214,11 +214,19 @@ class AsyncBusClient(Bus[AsyncBusMessages], AsyncClosing):
     """
 
     def subscribe(
-        self, queues: str | Iterable[str], *, ack: bool = False, prefetch: int | None = None, name: str | None = None
+        self,
+        queues: str | Iterable[str],
+        *,
+        ack: bool = False,
+        prefetch: int | None = None,
+        name: str | None = None,
+        where: str | None = None,
+        match: Match | None = None,
     ) -> AsyncBusMessages:
         """Iterates endlessly over the messages of one queue or several. The arguments are those of
         `BusClient.subscribe`."""
-        return self._added(AsyncBusMessages(self, self._session(queues, ack, prefetch, name)))
+        session = self._session(queues, ack=ack, prefetch=prefetch, name=name, where=where, match=match)
+        return self._added(AsyncBusMessages(self, session))
 
     async def delete(self, message: GetMessage) -> None:
         """Acknowledges the message in hand before the loop asks for the next one. See `BusClient.delete`."""

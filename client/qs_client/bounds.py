@@ -1,6 +1,7 @@
 """Checks of times, counts and addresses, for every client and command line. They raise ValueError for a wrong value and
 TypeError for a wrong type; the text names the argument and says what is allowed."""
 
+import re
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,11 @@ MOST_PRIORITY = 9
 MOST_RATE = 999_999_999
 """The protocol's bound of messages a second."""
 
+MOST_CONDITION = 1024
+"""The protocol's bound of the characters of a condition."""
+
+MOST_SCHEMA = 100
+"""The protocol's bound of the characters of a schema's name."""
 
 _USUAL = (int, float)
 
@@ -71,6 +77,26 @@ def yes_or_no(value: bool | None, name: str) -> bool | None:
     return value
 
 
+def condition(value: str | None, name: str) -> str | None:
+    """Checks the length of a condition and returns it; None stays None. Only the bus knows what it means."""
+    if value is not None and not 0 < len(value) <= MOST_CONDITION:
+        raise ValueError(f"{name} is a condition of 1 to {MOST_CONDITION} characters, not of {len(value)}")
+    return value
+
+
+_SCHEMA = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{MOST_SCHEMA - 1}}}")
+
+
+def schema(value: str | None, name: str) -> str | None:
+    """Checks the name of a schema and returns it; None stays None. Only the server knows which schemas there are."""
+    if value is not None and _SCHEMA.fullmatch(value) is None:
+        raise ValueError(
+            f"{name} names a file of the server's schemas, by 1 to {MOST_SCHEMA} letters, digits, '.', '_' and '-', "
+            f"not {value[: MOST_SCHEMA + 1]!r}"
+        )
+    return value
+
+
 def check_attributes(message: "PushMessage | Draft") -> None:
     """Checks what a message to push says beside its payload and its delay. Its texts are checked when it is written."""
     whole(message.priority, "priority", 0, MOST_PRIORITY)
@@ -91,6 +117,8 @@ def checked_options(options: "QueueOptions") -> "QueueOptions":
     yes_or_no(options.fair, "fair")
     whole(options.max_in_flight, "max_in_flight", 1)
     rate(options.rate, "rate")
+    schema(options.schema, "schema")
+    condition(options.where, "where")
     return options
 
 

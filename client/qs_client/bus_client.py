@@ -6,12 +6,12 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from qs_schemas import CLIENT_LIMITS, DeleteMessage, GetMessage, Limits, ReleaseMessage, Subscribe
 
 from .asking import checked_reason, queue_names
-from .bounds import seconds, whole
+from .bounds import condition, seconds, whole
 from .bus_session import BusSession, Connect, Deliver, Pause, Read, Ready, Send, Step, Steps
 from .connection import Connection, open_connection
 from .errors import OtherProcess, ServerError, Unexpected
@@ -30,6 +30,8 @@ class Settling(Protocol):
 
 
 S = TypeVar("S", bound=Settling)
+Match: TypeAlias = Literal["pattern"]
+"""The ways in which the queues of a subscription may be given, other than by their names."""
 
 
 class Bus(Settings, Generic[S]):
@@ -66,13 +68,27 @@ class Bus(Settings, Generic[S]):
         """Returns the bounds of what is read."""
         return replace(CLIENT_LIMITS, document=self.max_document)
 
-    def _session(self, queues: str | Iterable[str], ack: bool, prefetch: int | None, name: str | None) -> BusSession:
+    def _session(
+        self,
+        queues: str | Iterable[str],
+        *,
+        ack: bool,
+        prefetch: int | None,
+        name: str | None,
+        where: str | None,
+        match: Match | None,
+    ) -> BusSession:
+        if match not in (None, "pattern"):
+            raise ValueError(f"match is 'pattern' if the queues are patterns, else None, not {match!r}")
         request = Subscribe(
             queues=queue_names(queues),
             prefetch=whole(prefetch, "prefetch", 1),
             ack="client" if ack else None,
             name=name,
+            where=where,
+            match=match,
         )
+        condition(request.where, "where")
         if not request.queues:
             raise ValueError("the queues to subscribe to are missing: name at least one")
         return BusSession(
@@ -248,7 +264,14 @@ class BusClient(Bus[BusMessages], Closing):
     """
 
     def subscribe(
-        self, queues: str | Iterable[str], *, ack: bool = False, prefetch: int | None = None, name: str | None = None
+        self,
+        queues: str | Iterable[str],
+        *,
+        ack: bool = False,
+        prefetch: int | None = None,
+        name: str | None = None,
+        where: str | None = None,
+        match: Match | None = None,
     ) -> BusMessages:
         """Iterates endlessly over the messages of one queue or several.
 
@@ -257,8 +280,17 @@ class BusClient(Bus[BusMessages], Closing):
         Without ack, a message counts as handled once the bus has written it. prefetch: how many unacknowledged messages
         the bus sends ahead; name: of a durable subscription: its members share the messages, which are kept while no
         member is connected.
+
+        where: a condition over the XML of the payload and the headers, of 1 to 1024 characters, as in
+        "/order[@priority='high']/total > 100" or "$header-region = 'eu'". A message that does not match is not sent
+        here, and counts as handled. match: "pattern" if the queues are patterns: `*` stands for any characters, `?` for
+        one, and queues that appear later belong to the subscription.
+
+        The first message raises BadRequest if the bus cannot use the condition, with the position where it goes wrong;
+        Conflict if the name has another condition; NotFound if the bus does not monitor a queue.
         """
-        return self._added(BusMessages(self, self._session(queues, ack, prefetch, name)))
+        session = self._session(queues, ack=ack, prefetch=prefetch, name=name, where=where, match=match)
+        return self._added(BusMessages(self, session))
 
     def delete(self, message: GetMessage) -> None:
         """Acknowledges the message in hand before the loop asks for the next one. Does not wait for the answer.

@@ -82,6 +82,7 @@ class BusSession:
     3. Nothing but the token and the greeting is sent before the other side has said that it is a bus: a queue server
        would take the subscription, and messages would be taken from its workers.
     4. No message is handed out twice that comes before and after the subscription is taken.
+    5. The condition and the pattern of the subscription are said again on each connection.
 
     Assumes a driver that carries out each step before it asks for the next, and throws an error of the connection
     (OSError) into `steps`.
@@ -257,8 +258,12 @@ class BusSession:
 
     def _deliver_early(self, subscription: Subscription, message: Message) -> None:
         """Hands out a message that came before the subscription: the bus subscribes a client that says nothing for 0.25
-        s to everything. Some seconds later the bus counts such a message as handled, so it would otherwise be lost."""
-        if isinstance(message, GetMessage) and message.req is None and message.qid in self._request.queues:
+        s to everything. Some seconds later the bus counts such a message as handled, so it would otherwise be lost.
+        With a condition or a pattern nothing is handed out early: only the bus can tell which messages are meant."""
+        request = self._request
+        if request.where is not None or request.match is not None:
+            return
+        if isinstance(message, GetMessage) and message.req is None and message.qid in request.queues:
             self._delivered_early.add((message.qid, message.mid))
             subscription.put(message)
 

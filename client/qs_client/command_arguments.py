@@ -8,7 +8,7 @@ from enum import Enum
 
 from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
-from .argument_values import group, header, key, positive, positive_seconds, priority, seconds
+from .argument_values import condition, group, header, key, positive, positive_seconds, priority, seconds
 from .command_help import overview
 from .queue_arguments import AddCommand, add_queue_commands, check_changes, name_queue
 from .server_arguments import (
@@ -53,6 +53,13 @@ examples:
 
 exit codes: 0 done; 1 an error of the server or the connection; 2 wrong usage; 3 nothing found; 4 not done, as
 the question was not answered with yes; 130 interrupted
+"""
+_TAIL_EXAMPLES = """\
+examples:
+  qs tail orders
+  qs tail orders --where "/order[@priority='high']/total > 100"
+  qs tail orders --where '$header-region = "eu"'
+  qs tail --match 'orders-*'                 also queues that appear later
 """
 
 
@@ -282,11 +289,23 @@ def _tail(add: AddCommand) -> None:
         "Continues after outages of the bus, until interrupted.",
         target=Target.BUS,
     )
+    added.epilog = _TAIL_EXAMPLES
     added.add_argument("queues", metavar="QUEUE", nargs="+")
     added.set_defaults(hint_new=lambda given: given.queues[0] if len(given.queues) == 1 else "QUEUE", bus=None)
     added.add_argument("--bus", type=bus, metavar="HOST:PORT", help=f"default: $QS_BUS, else {DEFAULT_BUS}")
     added.add_argument("-n", "--max", type=positive, metavar="N", help="end after N messages")
     added.add_argument("--name", metavar="NAME", help="share a durable subscription: each message goes to one of NAME")
+    added.add_argument(
+        "--where",
+        type=condition,
+        metavar="CONDITION",
+        help="only messages whose XML or headers match it; the others count as handled here",
+    )
+    added.add_argument(
+        "--match",
+        action="store_true",
+        help="each QUEUE is a pattern: * and ? stand for any characters, later queues too",
+    )
     _show_more(added)
 
 

@@ -9,10 +9,11 @@ import os
 import sys
 import time
 from argparse import Namespace
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeAlias
 
 from qs_schemas import Delivery, Draft
 
@@ -22,7 +23,7 @@ from .command_labels import Labels
 from .command_labels import read as labels_in_file
 from .command_look import list_messages
 from .command_output import INCOMPLETE, NOTHING, OK, Output, complain
-from .errors import NotFound, ServerError, Stale
+from .errors import Invalid, NotFound, ServerError, Stale
 from .place import endpoint
 from .security import Security
 
@@ -35,7 +36,7 @@ _COUNTS = ("new", "ready", "in_flight", "delayed")
 _LISTED = (*_COUNTS, "dead", "subscribers", "waiting", "paused")
 _FIGURES = (
     *_COUNTS, "bytes", "oldest", "pushed", "delivered", "expired", "deleted", "dead", "retired", "paused",
-    "subscribers", "waiting", "idle", "storage",
+    "subscribers", "waiting", "refused", "schema", "idle", "storage",
 )  # fmt: skip
 
 
@@ -47,42 +48,73 @@ def push(client: QueueClient, arguments: Namespace, out: Output) -> int:
     --key there is one message, which the client pushes again if no answer comes."""
     if arguments.create:
         client.new_queue(arguments.queue, exist_ok=True)
-    if arguments.key is not None:
-        [draft] = itertools.chain.from_iterable(_groups(arguments))
-        mid = client.push(
-            arguments.queue,
-            draft.payload,
-            delay=draft.delay,
-            key=arguments.key,
-            unique=arguments.unique,
-            priority=draft.priority,
-            expires=draft.expires,
-            group=draft.group,
-            headers=draft.headers,
-        )
-        out.line(str(mid), {"qid": arguments.queue, "mid": mid})
-        return OK
-    for drafts in _groups(arguments):
-        for batch in drafts_in_batches(drafts):
-            for mid in client.push_many(arguments.queue, batch):
+    for inputs in _groups(arguments):
+        sources: deque[str] = deque()
+        for batch in drafts_in_batches(_noted(inputs, sources)):
+            for mid in _stored(client, arguments, batch, [sources.popleft() for _ in batch]):
                 out.line(str(mid), {"qid": arguments.queue, "mid": mid})
             out.flush()  # the reader learns at once what is stored
     return OK
 
 
-def _groups(arguments: Namespace) -> Iterator[Iterable[Draft]]:
+_Inputs: TypeAlias = Iterable[tuple[str, Draft]]
+"""Messages to push, each with the name of the input that it comes from."""
+
+
+def _noted(inputs: _Inputs, sources: deque[str]) -> Iterator[Draft]:
+    """Yields the messages, and adds the names of their inputs to `sources`."""
+    for source, draft in inputs:
+        sources.append(source)
+        yield draft
+
+
+def _stored(client: QueueClient, arguments: Namespace, batch: list[Draft], sources: list[str]) -> Iterable[int]:
+    """Pushes messages and yields their ids. If the queue's schema does not allow one of them, those before it are
+    stored, and the error names its input."""
+    if len(batch) > 1:
+        try:
+            yield from client.push_many(arguments.queue, batch)
+            return
+        except Invalid:  # a list is stored whole or not at all: one by one it shows which message is meant
+            pass
+    for source, draft in zip(sources, batch, strict=True):
+        try:
+            mid = client.push(
+                arguments.queue,
+                draft.payload,
+                delay=draft.delay,
+                key=arguments.key,
+                unique=arguments.unique,
+                priority=draft.priority,
+                expires=draft.expires,
+                group=draft.group,
+                headers=draft.headers,
+            )
+        except Invalid as error:
+            raise Invalid(error.code, error.type, f"{source}: {error.text}", error.resp) from None
+        yield mid
+
+
+def _groups(arguments: Namespace) -> Iterator[_Inputs]:
     """Yields the messages in groups of what is available: it does not wait for slow input to fill a batch."""
     # The bytes that the shell gave, also if they are no UTF-8.
-    yield [_draft(arguments, os.fsencode(payload)) for payload in arguments.payload]
+    payloads = enumerate(arguments.payload, 1)
+    yield [(f"payload {number}", _draft(arguments, os.fsencode(payload))) for number, payload in payloads]
     files = arguments.file or ([] if arguments.payload else ["-"])
     if arguments.lines:
         for name in files:
+            numbers = itertools.count(1)
             for lines in _lines(name):
-                yield [_draft(arguments, line) for line in lines]
+                yield [(f"{_input(name)}, line {next(numbers)}", _draft(arguments, line)) for line in lines]
     else:
         yield (
-            _draft(arguments, _content(name, allow_empty=arguments.allow_empty), labels_in_file(name)) for name in files
+            (_input(name), _draft(arguments, _content(name, allow_empty=arguments.allow_empty), labels_in_file(name)))
+            for name in files
         )
+
+
+def _input(name: str) -> str:
+    return "standard input" if name == "-" else name
 
 
 def _draft(arguments: Namespace, payload: bytes, kept: Labels = _NO_LABELS) -> Draft:
@@ -117,9 +149,8 @@ def _content(name: str, *, allow_empty: bool) -> bytes:
     with _descriptor(name) as descriptor:
         content = b"".join(iter(lambda: os.read(descriptor, _PIECE), b""))
     if not content and not allow_empty:
-        which = "standard input" if name == "-" else name
         raise ValueError(
-            f"{which} is empty: nothing was pushed for it (--allow-empty pushes a message without content)"
+            f"{_input(name)} is empty: nothing was pushed for it (--allow-empty pushes a message without content)"
         )
     return content
 
@@ -275,7 +306,13 @@ def tail(security: Security, arguments: Namespace, out: Output) -> int:
     host, port, _ = arguments.address
     timeout = _TIMEOUT if arguments.timeout is None else arguments.timeout
     with BusClient(host, port, timeout=timeout, on_trouble=complain, tls=security.context, token=security.token) as bus:
-        messages = bus.subscribe(arguments.queues, ack=True, name=arguments.name)
+        messages = bus.subscribe(
+            arguments.queues,
+            ack=True,
+            name=arguments.name,
+            where=arguments.where,
+            match="pattern" if arguments.match else None,
+        )
         messages.open(patient=arguments.timeout is None)
         for message in itertools.islice(messages, arguments.max):
             out.message(message, heading=arguments.verbose, headers=arguments.headers, ended=True)

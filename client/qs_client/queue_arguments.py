@@ -4,7 +4,17 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from .argument_values import CHANGEABLE, given_options, positive, positive_seconds, rate, receives, seconds
+from .argument_values import (
+    CHANGEABLE,
+    condition,
+    given_options,
+    positive,
+    positive_seconds,
+    rate,
+    receives,
+    schema,
+    seconds,
+)
 
 AddCommand = Callable[..., argparse.ArgumentParser]
 """Adds a subcommand: its name, its function as MODULE:FUNCTION of this package, a summary and details. Returns its
@@ -15,6 +25,7 @@ examples:
   qs set orders --dead-letter failed --max-receives 5
   qs set orders --retention 604800           remove what is older than a week
   qs set orders --rate 10 --max-in-flight 5  spare what its workers need
+  qs set orders --schema order               refuse what order.xsd does not allow
   qs set orders --remove retention --remove capacity
 """
 _REDRIVE_EXAMPLES = """\
@@ -83,6 +94,18 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--max-in-flight", type=positive, metavar="N", help="messages of the queue that are out at a time"
     )
     parser.add_argument("--rate", type=rate, metavar="N", help="messages that are handed out a second")
+    parser.add_argument(
+        "--schema",
+        type=schema,
+        metavar="NAME",
+        help="a file of the server's --schemas: payloads that it does not allow are refused",
+    )
+    parser.add_argument(
+        "--where",
+        type=condition,
+        metavar="CONDITION",
+        help="of the queue of a durable name of a bus: which messages the name gets",
+    )
 
 
 def _add_changes(add: AddCommand) -> None:

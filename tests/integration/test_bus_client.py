@@ -2,6 +2,7 @@
 
 import logging
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -27,7 +28,9 @@ from support.clients.scripted_server import (
 from qs_client import (
     AsyncBusClient,
     AsyncQueueClient,
+    BadRequest,
     BusClient,
+    Conflict,
     Error,
     GetMessage,
     NoAnswer,
@@ -49,7 +52,7 @@ def test_a_loop() -> None:
     seen: Seen = queue.SimpleQueue()
     with scripted(delivering(1, 2, 3, 4, 5, seen=seen)) as server, bus_of(server) as bus:
         assert repr(bus) == f"<BusClient 127.0.0.1:{server.port}>"
-        for message in bus.subscribe(["q", "r"], ack=True, prefetch=9, name="n"):
+        for message in bus.subscribe(["q", "r"], ack=True, prefetch=9, name="n", where="/a", match="pattern"):
             assert message.text == str(message.mid)
             if message.mid == 2:
                 bus.release(message, delay=5)
@@ -61,6 +64,7 @@ def test_a_loop() -> None:
     subscribe, *rest = noted(seen, 5)
     assert isinstance(subscribe, Subscribe)
     assert (subscribe.queues, subscribe.ack, subscribe.prefetch, subscribe.name) == (["q", "r"], "client", 9, "n")
+    assert (subscribe.where, subscribe.match) == ("/a", "pattern")
     assert what(rest) == [("delete-message", 1), ("release-message", 2), ("delete-message", 3), ("delete-message", 4)]
     assert isinstance(rest[1], ReleaseMessage)
     assert rest[1].delay == 5
@@ -83,6 +87,25 @@ def test_without_ack() -> None:
     assert isinstance(subscribe, Subscribe)
     assert subscribe.ack is None
     assert seen.empty()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text", "error"),
+    [
+        (400, "bad-request", "where: '/a >' is no condition: character 5", BadRequest),
+        (409, "conflict", "the name 'n' has the condition '/b'", Conflict),
+    ],
+)
+def test_conditions_that_the_bus_refuses(code: int, kind: str, text: str, error: type[Exception]) -> None:
+    """What the bus says about a condition is raised, and no further attempt is made."""
+
+    def refusing(conversation: Conversation) -> None:
+        conversation.answer(conversation.read(), Error(code, kind, text))
+        conversation.wait_for_close()
+
+    with scripted(refusing) as server, bus_of(server) as bus, pytest.raises(error, match=re.escape(text)):
+        next(bus.subscribe("q", where="/a >", name="n"))
+    assert server.connections == 1
 
 
 def test_no_queues() -> None:

@@ -40,7 +40,7 @@ def test_an_async_loop(backend: str) -> None:
 
     async def main() -> None:
         async with abus_of(server) as bus:
-            async for message in bus.subscribe("q", ack=True):
+            async for message in bus.subscribe("q", ack=True, where="/a", match="pattern"):
                 if message.mid == 2:
                     await bus.release(message)
                 if message.mid == 3:
@@ -52,7 +52,7 @@ def test_an_async_loop(backend: str) -> None:
         run(backend, main)
     subscribe, *rest = noted(seen, 5)
     assert isinstance(subscribe, Subscribe)
-    assert (subscribe.queues, subscribe.ack) == (["q"], "client")
+    assert (subscribe.queues, subscribe.ack, subscribe.where, subscribe.match) == (["q"], "client", "/a", "pattern")
     assert what(rest) == [("delete-message", 1), ("release-message", 2), ("delete-message", 3), ("delete-message", 4)]
 
 

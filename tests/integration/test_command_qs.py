@@ -1,6 +1,7 @@
 """The command `qs` against the real server: what each subcommand does, prints, and exits with."""
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -23,6 +24,7 @@ from qs_client import (
     ListMessages,
     ListQueues,
     NewQueue,
+    PushMessage,
     QueueClient,
     QueueOptions,
     ReceiveMessage,
@@ -181,6 +183,45 @@ def test_push_with_a_key(qs: Run, client: QueueClient, qid: str, tmp_path: Path)
     assert qs("push", qid, "--file", str(tmp_path / "job"), "--key", "27 November") == first
     assert qs("push", qid, "sweep", "--key", "28 November")[1] != first[1]
     assert client.stats(qid)[0].pushed == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "stored", "source"),
+    [
+        (["bad"], 0, "payload 1"),
+        (["good", "good", "bad", "good"], 2, "payload 3"),
+        (["--key", "k", "bad"], 0, "payload 1"),
+        (["--file", "good", "--file", "bad", "--file", "good"], 1, "bad"),
+        (["--file", "bad"], 0, "bad"),
+        (["--lines", "--file", "good", "--file", "lines"], 3, "lines, line 3"),
+        (["--lines"], 1, "standard input, line 2"),
+        ([], 0, "standard input"),
+    ],
+)
+def test_a_push_of_what_the_schema_does_not_allow(tmp_path: Path, argv: list[str], stored: int, source: str) -> None:
+    """The error names the input, and the line of it, that the queue's schema does not allow. What comes before it is
+    stored, and its ids are printed."""
+    for name, content in (("good", b"good"), ("bad", b"bad"), ("lines", b"good\ngood\nbad\ngood\n")):
+        (tmp_path / name).write_bytes(content)
+
+    def script(conversation: Conversation) -> None:
+        mids = itertools.count(1)
+        while (request := conversation.read()) is not None:
+            assert isinstance(request, PushMessage)
+            payloads = [draft.payload for draft in request.messages] or [request.payload]
+            if any(b"bad" in (payload or b"") for payload in payloads):  # type: ignore[operator]
+                conversation.answer(request, Error(422, "invalid", "line 1: the root is not 'order'"))
+            elif request.messages:
+                conversation.answer(request, mids=[next(mids) for _ in payloads])
+            else:
+                conversation.answer(request, mid=next(mids))
+
+    stdin = b"good\nbad\n" if "--lines" in argv else b"bad"
+    with scripted(script) as server:
+        child = process(server, "push", "q", *argv, cwd=tmp_path)  # type: ignore[arg-type] # it has host and port too
+        code, out, err = finish(child, stdin)
+    assert (code, out.decode()) == (1, "".join(f"{mid}\n" for mid in range(1, stored + 1)))
+    assert err.decode() == f"qs: 422 invalid: {source}: line 1: the root is not 'order'\n"
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,32 @@ def test_so_many(qs: Run) -> None:
     assert seen.empty()
 
 
+def test_conditions_and_patterns(qs: Run) -> None:
+    """--where says which messages are wanted, and --match that the queues are patterns."""
+    seen: Seen = queue.SimpleQueue()
+    with scripted(delivering(1, seen=seen)) as server:
+        words = ["tail", "--match", "orders-*", at(server), "-n1", "--where", "/order/total > 100"]
+        assert qs(*words) == (0, "1\n", "")
+    [subscribe] = noted(seen, 1)
+    assert isinstance(subscribe, Subscribe)
+    assert (subscribe.queues, subscribe.match, subscribe.where) == (["orders-*"], "pattern", "/order/total > 100")
+
+
+def test_a_condition_that_the_bus_refuses(qs: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the bus says of a condition is one line, with the position; one without characters is wrong usage."""
+
+    def script(conversation: Conversation) -> None:
+        conversation.answer(conversation.read(), Error(400, "bad-request", "where: a number is missing at character 9"))
+        conversation.wait_for_close()
+
+    with scripted(script) as server:
+        code, out, err = qs("tail", "q", at(server), "--where", "/order >")
+    assert (code, out, err) == (1, "", "qs: 400 bad-request: where: a number is missing at character 9\n")
+    with pytest.raises(SystemExit, match="2"):
+        qs("tail", "q", "--where", "")
+    assert "argument --where: it is a condition of 1 to 1024 characters, not of 0" in capsys.readouterr().err
+
+
 def test_headings_and_json(qs: Run) -> None:
     """-v puts a heading before each message; --json gives a record of each."""
     with scripted(delivering(7)) as server:

@@ -99,6 +99,43 @@ def test_whole_out_of_bounds(name: str, call: Callable[[Any], object]) -> None:
             call(value)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda value: BusClient().subscribe("q", where=value),
+        lambda value: AsyncBusClient().subscribe("q", where=value),
+        lambda value: NOBODY.new_queue("q", where=value),
+        lambda value: NOBODY.set_queue("q", where=value),
+    ],
+)
+def test_conditions_out_of_bounds(call: Callable[[Any], object]) -> None:
+    """A condition that is empty, longer than 1 KiB, or no text is refused before anything is asked."""
+    for value in ("", "x" * 1025):
+        with pytest.raises(ValueError, match=r"^where is a condition of 1 to 1024 characters, not of (0|1025)"):
+            call(value)
+    with pytest.raises(TypeError, match=r"^where is text"):
+        call(5)
+
+
+@pytest.mark.parametrize("client", [BusClient(), AsyncBusClient()])
+def test_match_that_there_is_not(client: BusClient | AsyncBusClient) -> None:
+    """The only other way to give queues is "pattern"; True, or a pattern itself, is a slip."""
+    for value in ("", "orders-*", True, 1):
+        with pytest.raises(ValueError, match=r"^match is 'pattern' if the queues are patterns, else None, not"):
+            client.subscribe("q", match=value)  # type: ignore[arg-type]
+    client.subscribe("q-*", match="pattern", where="x" * 1024)
+
+
+@pytest.mark.parametrize("call", [NOBODY.new_queue, NOBODY.set_queue])
+def test_schemas_out_of_bounds(call: Callable[..., object]) -> None:
+    """The name of a schema is no path, and has at most 100 characters."""
+    for value in ("", "../order", "/etc/order", ".order", "-order", "order xsd", "order\n", "x" * 101):
+        with pytest.raises(ValueError, match=r"^schema names a file of the server's schemas"):
+            call("q", schema=value)
+    with pytest.raises(TypeError, match=r"^schema is text"):
+        call("q", schema=5)
+
+
 def test_seconds_at_their_bound() -> None:
     """The longest times that may be given are waited for, though the system counts milliseconds in 31 bits."""
     with (

@@ -31,11 +31,13 @@ PLACE = BusPlace("host:9878")
 class Driven:
     """Takes the steps by hand. sent: what the bus would have read; told: what was said of trouble."""
 
-    def __init__(self, ack: bool = True, **options: object) -> None:
+    def __init__(self, ack: bool = True, where: str | None = None, match: str | None = None, **options: object) -> None:
         self.told: list[str] = []
         self.sent: list[Message] = []
         self.session = Session()
-        request = Subscribe(queues=["q", "r"], prefetch=5, ack="client" if ack else None, name="n")
+        request = Subscribe(
+            queues=["q", "r"], prefetch=5, ack="client" if ack else None, name="n", where=where, match=match
+        )
         self.bus = BusSession(request, PLACE, on_trouble=self.told.append, **options)  # type: ignore[arg-type]
         self.steps = self.bus.steps()
         self.at: Step = next(self.steps)
@@ -110,6 +112,38 @@ def test_subscribe_names_queues_and_options() -> None:
     request = driven.subscribe()
     assert isinstance(request, Subscribe)
     assert request.ack is None
+
+
+def test_condition_and_pattern_are_said_on_each_connection() -> None:
+    """After an outage the subscription has the same condition and the same pattern as before."""
+    driven = Driven(where="/a > 1", match="pattern", pauses=pauses)
+    driven.subscribe()
+    assert driven.fail(BrokenPipeError("gone")) == Pause(1)
+    assert driven.go() == Connect()
+    driven.subscribe()
+    said = [(each.where, each.match) for each in driven.sent if isinstance(each, Subscribe)]
+    assert said == [("/a > 1", "pattern")] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [({}, [1, 2]), ({"where": "/a"}, [2]), ({"match": "pattern"}, [2])],
+    ids=["plain", "where", "match"],
+)
+def test_message_that_comes_before_the_subscription(asked: dict[str, str], given: list[int]) -> None:
+    """A message that the bus sends before the subscription is handed out, unless only the bus can tell whether it is
+    meant: the subscription has a condition, or patterns."""
+    driven = Driven(ack=False, **asked)  # type: ignore[arg-type]
+    driven.go()
+    driven.flush()
+    driven.come(Peer().send(GetMessage("q", 1, payload=b"x", status="delivered", receives=1, type="response")))
+    driven.come(answer_bytes(driven.sent[-1]))
+    driven.deliver(2)
+    got: list[int | None] = []
+    while len(got) < len(given):
+        if isinstance(driven.go(), Deliver):
+            got.append(driven.given().mid)
+    assert got == given
 
 
 def test_message_is_acknowledged_when_the_next_is_asked_for() -> None:
