@@ -35,7 +35,7 @@ Handler = Callable[[Visit], Awaitable[Response]]
 
 _ACTION_SECONDS = 30.0
 """Seconds that an action may take. The form has 20 of them to arrive, and a redrive moves dead letters for 20."""
-_SAME_IN_HTTP = frozenset({400, 403, 404, 409, 413, 501, 507})
+_SAME_IN_HTTP = frozenset({400, 403, 404, 409, 413, 422, 501, 507})
 """Codes of the queue server that mean the same in HTTP. Any other is 502: the fault is behind this server."""
 _TRANSIENT = frozenset({408, 429, 503})
 """Codes of the queue server after which a later try may succeed."""

@@ -45,6 +45,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "fair": _yes_or_no,
     "max_in_flight": int,
     "rate": float,
+    "schema": str,
 }
 """The options of a queue that can be changed, and what reads them. The fields of the form have the same names."""
 

@@ -38,6 +38,10 @@ class FigureTable:
         for figure in self.all:
             self._by_name.setdefault(figure.name, []).append(figure)
 
+    def named(self, name: str) -> Sequence[Figure]:
+        """Returns the figures of a name, none for an unknown one."""
+        return self._by_name.get(name, ())
+
     def value(self, name: str) -> float | None:
         """Returns the sum of a figure over all its labels, None for an unknown name."""
         found = self._by_name.get(name)
@@ -114,6 +118,16 @@ class OperationCounts(NamedTuple):
     took: Distribution | None
 
 
+class ConditionCounts(NamedTuple):
+    """What a condition of subscriptions to a queue did since the start. let_through: messages that matched; kept_back:
+    messages that did not."""
+
+    queue: str
+    where: str
+    let_through: float
+    kept_back: float
+
+
 class ConnectedClient(NamedTuple):
     """A client that is connected. peer: its address; principal: empty for none; since: seconds since the Epoch."""
 
@@ -165,6 +179,7 @@ async def show_bus(visit: Visit) -> Response:
         title="Bus",
         tiles=_bus_tiles(table),
         groups=[("Process", _process(table)), ("Deliveries", _deliveries(table)), ("Traffic", _traffic(table))],
+        conditions=_conditions(table),
         operations=_operations(table),
         codes=_codes(table),
         connections=connections,
@@ -271,6 +286,15 @@ def _deliveries(table: FigureTable) -> list[Fact]:
         Fact("Deliveries", amounts.count(table.value("deliveries_total"))),
         *(Fact(f"Disconnected: {reason}", amounts.count(count)) for reason, count in ended.items()),
     ]
+
+
+def _conditions(table: FigureTable) -> list[ConditionCounts]:
+    let_through, kept_back = (
+        {(each.labels.get("queue", ""), each.labels.get("where", "")): each.value for each in table.named(name)}
+        for name in ("deliveries_let_through_total", "deliveries_kept_back_total")
+    )
+    keys = sorted(let_through.keys() | kept_back.keys())
+    return [ConditionCounts(*key, let_through.get(key, 0), kept_back.get(key, 0)) for key in keys]
 
 
 def _operations(table: FigureTable) -> Sequence[OperationCounts]:

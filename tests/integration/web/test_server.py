@@ -9,10 +9,12 @@ import httpx
 import pytest
 from support.clients.access import authenticate, principal, write_access
 from support.clients.documents import PING, code, subscribe
+from support.clients.scripted_server import Conversation, Parallel
 from support.servers.figures import address
 from support.servers.processes import FAST, ServerProcess, Wire, bus_serving, serving
 from support.servers.web import visitor, web_serving
 
+from qs_schemas import Figure
 from qs_schemas.interpreter import pgo_build
 from qs_web.amounts import NONE
 
@@ -56,6 +58,45 @@ def test_connections(tmp_path: Path, shared_server: ServerProcess, qid: str, pat
             own = set(found)
         while rows(browser, path).keys() - own:  # until it has noticed that the two have gone
             pass
+
+
+_CONDITION = re.compile(
+    r'<th scope="row"><bdi>(.*?)</bdi></th>\n<td><code>(.*?)</code></td>\n'
+    r'<td class="number">([\d,]+)</td>\n<td class="number">([\d,]+)</td>'
+)
+
+
+def test_conditions(tmp_path: Path, shared_server: ServerProcess) -> None:
+    """The page of the bus has a row for each queue and condition: what it let through and kept back. `/metrics` has the
+    same as counters. A bus that has no conditions has no table."""
+    where = """/order[@priority='high']/total > 100 and $header-a != "<b>\\\""""
+    through, back = "deliveries_let_through_total", "deliveries_kept_back_total"
+    figures = [
+        Figure(through, 1234, {"queue": "orders", "where": where}),
+        Figure(back, 5, {"queue": "orders", "where": where}),
+        Figure(back, 2, {"queue": "invoices", "where": "/a"}),
+        Figure(through, 0, {"queue": "invoices", "where": "/a"}),
+    ]
+    answers = [figures, [], figures]
+
+    def stats(conversation: Conversation) -> None:
+        while (request := conversation.read()) is not None:
+            conversation.answer(request, figures=answers.pop(0))
+
+    with (
+        Parallel(stats) as bus,
+        web_serving(tmp_path, shared_server, "--bus", f"{bus.host}:{bus.port}") as web,
+        visitor(web) as browser,
+    ):
+        shown = browser.get("/bus").text
+        rows = [tuple(map(html.unescape, row)) for row in _CONDITION.findall(shown)]
+        assert rows == [("invoices", "/a", "0", "2"), ("orders", where, "1,234", "5")]
+        assert "<b>" not in shown
+        assert "Conditions" not in browser.get("/bus").text
+        metrics = browser.get("/metrics").text
+    escaped = where.replace("\\", r"\\").replace('"', r"\"")
+    assert f'qs_bus_deliveries_let_through_total{{queue="orders",where="{escaped}"}} 1234.0' in metrics
+    assert 'qs_bus_deliveries_kept_back_total{queue="invoices",where="/a"} 2.0' in metrics
 
 
 def test_the_interpreter(tmp_path: Path, shared_server: ServerProcess) -> None:
