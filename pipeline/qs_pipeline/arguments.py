@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from qs_client.argument_values import positive, seconds
-from qs_client.server_arguments import DEFAULT_SERVER, add_security, read_address, refuse_key, server
+from qs_client.server_arguments import DEFAULT_SERVER, add_security, bus, read_address, refuse_key, server
 from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
 
 from .security import security_of
@@ -18,6 +18,7 @@ examples:
   qs-pipeline route orders --sql totals.sql --to totals --errors broken
   qs-pipeline replay /data/orders --to orders --from 2025-06-01 --until 2025-06-02 --rate 500
   qs-pipeline report /var/lib/qs/history --to /tmp/report
+  qs-pipeline report /var/lib/qs/history --to /tmp/report --bus 127.0.0.1:9878
 
 exit codes: 0 done; 1 an error without a code of its own; 2 wrong usage; 3 no Java; 4 no server; 5 no such queue;
 6 another query uses this consumer's name; 7 the checkpoint is lost; 8 a query is wrong, or fails;
@@ -65,8 +66,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     name."""
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    address = read_address(parser, arguments)
-    arguments.server, arguments.security = address[:2], security_of(arguments, address)
+    # A report asks no server but the bus, if it is told to.
+    peer = "server" if getattr(arguments, "bus", None) is None else "bus"
+    address = read_address(parser, arguments, peer)
+    setattr(arguments, peer, address[:2])
+    arguments.security = security_of(arguments, address)
     if arguments.job == "replay":
         begin, end = arguments.begin, arguments.end
         if begin is not None and end is not None and begin >= end:
@@ -179,6 +183,13 @@ def _report(add: _Add) -> None:
     parser.add_argument("--to", type=name, required=True, metavar="DIR", help="a directory for the report")
     parser.add_argument(
         "--top", type=positive, default=20, metavar="N", help="rows of the lists of messages, 1 to 1000 (default: 20)"
+    )
+    parser.add_argument(
+        "--bus",
+        type=bus,
+        metavar="HOST:PORT",
+        help="ask this bus too, and add a table of what the conditions of its subscriptions let through and kept back; "
+        "TLS and the token are those towards the bus",
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from .replay_plan import Selection
     from .running import FinishedBatch, Stop
+    from .security import QueueServer
 
 _SIGNALLED = 128
 """A shell's exit code of a program that a signal ended is this plus the signal's number."""
@@ -211,6 +212,13 @@ def _check_replay(arguments: Namespace) -> None:
     _require(arguments, arguments.to)
 
 
+def _check_report(arguments: Namespace) -> None:
+    from .report.conditions import ask_bus  # noqa: PLC0415
+
+    if (bus := _bus(arguments)) is not None:
+        ask_bus(bus)
+
+
 def _require(arguments: Namespace, *queues: str) -> None:
     from .running import require_queue  # noqa: PLC0415
     from .security import QueueServer  # noqa: PLC0415
@@ -221,7 +229,7 @@ def _require(arguments: Namespace, *queues: str) -> None:
 
 
 # Each checks what needs no Spark: a wrong name of a queue is told at once, and not after the start of a JVM.
-_CHECKS = {"archive": _check_archive, "replay": _check_replay, "route": _check_route}
+_CHECKS = {"archive": _check_archive, "replay": _check_replay, "report": _check_report, "route": _check_route}
 
 
 def _archive(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: ProgressLine) -> str:
@@ -304,8 +312,18 @@ def _report(spark: "SparkSession", arguments: Namespace, stop: "Stop", line: Pro
 
     for number in _SIGNALS:  # a report has no batches to finish
         signal.signal(number, signal.default_int_handler)
-    done = report(spark, arguments.history, arguments.to, top=arguments.top, progress=line.say)
+    done = report(spark, arguments.history, arguments.to, top=arguments.top, bus=_bus(arguments), progress=line.say)
     return f"reported on {_count(done.events, 'event')} of {_count(done.queues, 'queue')} in {done.page}"
+
+
+def _bus(arguments: Namespace) -> "QueueServer | None":
+    """Returns the bus that a report asks, None without one."""
+    from .security import QueueServer  # noqa: PLC0415
+
+    if arguments.bus is None:
+        return None
+    host, port = arguments.bus
+    return QueueServer(host, port, arguments.security)
 
 
 def _server(arguments: Namespace) -> dict[str, Any]:

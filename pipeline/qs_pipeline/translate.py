@@ -14,6 +14,7 @@ from qs_client import NotFound, ServerError, ServerUnavailable
 
 from . import errors
 from .errors import (
+    BadMessageError,
     BadQueryError,
     CheckpointLostError,
     ConsumerInUseError,
@@ -43,6 +44,7 @@ _CLIENT: dict[str, type[PipelineError]] = {
     "NotFound": NoSuchQueueError,
     "Stale": ConsumerInUseError,  # a claim's number that is too low or too high: another query has used it
     "Conflict": ConsumerInUseError,
+    "Invalid": BadMessageError,
 }
 _FAILED_EXPRESSION = re.compile(
     r"\[((?:CAST_|DIVIDE_|ARITHMETIC_|INVALID_ARRAY|NUMERIC_|USER_RAISED|DATETIME_|CANNOT_PARSE|INVALID_FRACTION|BINARY_"

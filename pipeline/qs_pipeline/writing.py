@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from qs_client import Conflict, Draft, NotFound, Part, QueueClient, ServerError
+from qs_client import Conflict, Draft, Invalid, NotFound, Part, QueueClient, ServerError
 from qs_client.batches import drafts_in_batches
 
 from .connection import QueueConnection
@@ -143,7 +143,8 @@ def stage(  # noqa: PLR0917 - the server's arguments
     """Stages the messages of one task. A list that may have arrived is staged again under another number.
 
     Raises NoServerError, NoSuchQueueError, BadMessageError for headers, a priority or a group that a message cannot
-    have, or PipelineError if the server refuses, as for a full queue or a body that is too large.
+    have, or a body that the queue's schema does not allow, or PipelineError if the server refuses, as for a full queue
+    or a body that is too large.
     """
     parts: list[tuple[int, int]] = []
     try:
@@ -158,6 +159,11 @@ def stage(  # noqa: PLR0917 - the server's arguments
                 return number
 
             parts.append((part, connection.ask(once)))
+    except Invalid as error:
+        raise BadMessageError(
+            f"the schema of the queue {connection.queue!r} does not allow a row, and nothing of the batch is pushed: "
+            f"{error.text}"
+        ) from error
     except ServerError as error:
         raise _failed(connection, "staging", error) from error
     except ValueError as error:  # the client sends no message that the server could not take

@@ -13,6 +13,7 @@ from qs_client import QueueClient
 from qs_pipeline import command, errors
 from qs_pipeline.arguments import EPILOG, parse
 from qs_pipeline.running import FinishedBatch
+from qs_pipeline.security import Security
 
 COMMAND = [sys.executable, "-m", "qs_pipeline.command"]
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.PipelineError)]
@@ -34,6 +35,16 @@ def test_parse_options_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given.verbose
     assert given.continuous
     assert given.every == 0.5
+
+
+def test_parse_bus_of_report(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """TLS and the token of a report are those towards the bus; without --bus it asks nobody."""
+    monkeypatch.setenv("QS_SERVER", "not: an address")
+    given = parse(["report", "HISTORY", "--to", "d", "--bus", "qss://host", "--token-file", "f"])
+    assert (given.bus, given.security) == (("host", 9878), Security(tls=True, token_file="f"))
+    assert "--bus" in refusal(capsys, "report", "HISTORY", "--to", "d", "--bus", "host:port")
+    monkeypatch.delenv("QS_SERVER")
+    assert parse(["report", "HISTORY", "--to", "d"]).bus is None
 
 
 def test_parse_times_of_replay(capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,6 +118,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (["route", "here", "--sql", "SQL", "--to", "nosuchqueue"], 5, "no queue 'nosuchqueue'"),
         (["route", "here", "--sql", "SQL", "--to", "here", "--errors", "nosuchqueue"], 5, "no queue 'nosuchqueue'"),
         (["archive", "here", "--to", "d", "--server", "127.0.0.1:9"], 4, "127.0.0.1:9"),
+        (["report", "here", "--to", "d", "--bus", "127.0.0.1:9"], 4, "the bus: no queue server at 127.0.0.1:9"),
         (["archive", "here", "--to", "d"], 1, "StartedError"),
     ],
 )

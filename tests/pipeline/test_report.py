@@ -4,6 +4,7 @@ Each report takes some seconds of Spark; there are three, shared by the tests th
 """
 
 import csv
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -15,11 +16,14 @@ import duckdb
 import pytest
 from pyspark.sql import SparkSession
 from support.clients.documents import delete, mids, new_queue, push, push_list, receive, release, request
+from support.clients.scripted_server import answering, scripted
 from support.servers.processes import FAST, PROJECT, Wire, serving
 from support.spark.report import HOUR, START, in_files, line, percentile, random_record, tell, write_lines
 
+from qs_client import Figure, ServerStats
 from qs_pipeline.errors import PipelineError, UsageError
 from qs_pipeline.report import ReportSummary, report
+from qs_pipeline.security import QueueServer
 
 pytestmark = pytest.mark.slow  # half a minute in all
 HOSTILE = "<script>alert(1)</script> \"$x$\", '=1'"
@@ -219,7 +223,29 @@ def failing(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ma
     folder = tmp_path_factory.mktemp("failing")
     (folder / "history").mkdir()
     write_lines(folder / "history" / "history-20251121T100000.000000Z-00000001.jsonl", FAILING)
-    return make(spark, folder / "history", folder / "out")
+    with scripted(answering(ServerStats(OF_THE_BUS))) as bus:
+        return make(spark, folder / "history", folder / "out", bus=QueueServer(bus.host, bus.port))
+
+
+OF_THE_BUS = [
+    Figure("start_time_seconds", BEGIN.timestamp(), {}),
+    Figure("deliveries_total", 5, {}),
+    Figure("deliveries_let_through_total", 5, {"queue": "poison", "where": HOSTILE}),
+    Figure("deliveries_kept_back_total", 15, {"queue": "poison", "where": HOSTILE}),
+]
+
+
+def test_report_has_conditions_of_bus(failing: Made, by_hand: Made) -> None:
+    """A report that asked a bus has a table of what its conditions let through and kept back; another has not."""
+    assert failing.query("conditions", "*") == [("poison", HOSTILE, 5, 15)]
+    page = (failing.folder / "index.html").read_text(encoding="utf-8")
+    section = page.partition("<h2>Conditions of the bus</h2>")[2].partition("</section>")[0]
+    cells = re.findall(r"<td[^>]*>(?:<bdi>)?([^<]*)", section)
+    assert cells == ["poison", html.escape(HOSTILE), "5", "15", "25 %"]
+    assert '<a href="conditions.csv">' in page
+    other = (by_hand.folder / "index.html").read_text(encoding="utf-8")
+    assert "Conditions of the bus" not in other
+    assert not list(by_hand.folder.glob("conditions*"))
 
 
 def test_report_counts_dead_letters(failing: Made) -> None:

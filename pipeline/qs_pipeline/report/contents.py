@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import plots, series
+from .conditions import Conditions
 from .folder import Row, rows
 from .page import Number, Page, Picture, Section, Table, render
 from .series import Bins
@@ -26,12 +27,14 @@ _FILES = (
     ("plots", "the plots"),
     ("report.json", "the extent of this report"),
 )
+_OF_CONDITIONS = ("conditions.csv", "what the conditions of the bus let through and kept back")
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """The results of Spark. tables: their paths, by name; drawn: the table of figures for the plots, in bins of
-    `plot_bins`; torn_files: names of files, and how many lines of each are not events."""
+    `plot_bins`; torn_files: names of files, and how many lines of each are not events; conditions: the answer of the
+    bus, None if it was not asked."""
 
     source: str
     events: int
@@ -44,6 +47,7 @@ class Results:
     drawn: Path
     plot_bins: Bins
     depth_bins: Bins
+    conditions: Conditions | None = None
 
     def rows(self, name: str) -> Iterator[Row]:
         return rows(self.tables[name])
@@ -109,7 +113,7 @@ def _page(results: Results, pictures: dict[str, Picture]) -> Page:
         numbers=_numbers(queues),
         sections=[*_pictured(results, pictures, len(queues)), *listed(results, queues)],
         warnings=_warnings(results),
-        files=_FILES,
+        files=_FILES if results.conditions is None else (*_FILES[:-2], _OF_CONDITIONS, *_FILES[-2:]),
     )
 
 
@@ -241,7 +245,36 @@ def listed(results: Results, queues: Sequence[Row]) -> list[Section]:
             table=_times_table(timed),
             empty="Of no message is it known when it was pushed or received.",
         ),
+        *conditions_of(results.conditions),
     ]  # fmt: skip
+
+
+def conditions_of(conditions: Conditions | None) -> list[Section]:
+    """Returns the section about the conditions of the bus, none if it was not asked."""
+    if conditions is None:
+        return []
+    listed = sorted(conditions.rows, key=lambda row: -row["let_through"] - row["kept_back"])[:_LISTED]
+    cells = [
+        [
+            row["queue"],
+            row["condition"],
+            number(row["let_through"]),
+            number(row["kept_back"]),
+            share(row["let_through"], row["let_through"] + row["kept_back"]),
+        ]
+        for row in listed
+    ]
+    more = f" The {_LISTED} that saw most messages; conditions.csv has all." if len(conditions.rows) > _LISTED else ""
+    return [
+        Section(
+            "Conditions of the bus",
+            f"Messages that the conditions of subscriptions let through and kept back, as the bus at {conditions.bus} "
+            f"has counted them since its start, {moment(conditions.since)} UTC: not only in the time of the history."
+            f"{more}",
+            table=_table_of(("queue", "condition", "let through", "kept back", "let through, of all"), cells, {0, 1}),
+            empty="Since then no subscription had a condition.",
+        )
+    ]
 
 
 def _table_of(columns: Sequence[str], cells: Sequence[Sequence[str]], text: set[int]) -> Table | None:

@@ -14,8 +14,10 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from ..errors import PipelineError, UsageError
+from ..security import QueueServer
 from ..session import restoring_active_session
 from ..translate import translate
+from .conditions import Conditions, ask_bus, write_conditions
 from .contents import Results, write_page
 from .folder import KIND, MARK, building, check_target, save
 from .history import HistoryFiles, find_history, read_events
@@ -50,28 +52,31 @@ def report(
     to: str | PathLike[str],
     *,
     top: int = 20,
+    bus: QueueServer | None = None,
     progress: Progress | None = None,
 ) -> ReportSummary:
     """Makes a report of the server's history (docs/report.md), completely or not at all.
 
     spark: its settings stay unchanged; history_dir: the directory of `queue-server.py --history`, or a copy, maybe of
     several servers, on any file system that Hadoop knows; to: a directory of this machine that is missing, empty, or an
-    earlier report, which is replaced; top: rows of the two lists of messages, 1 to 1000; progress: is told each step.
+    earlier report, which is replaced; top: rows of the two lists of messages, 1 to 1000; bus: is asked what its
+    conditions let through and kept back, as `QueueServer("127.0.0.1", 9878)`; progress: is told each step.
 
-    Raises UsageError if there is nothing to read, or `to` holds something else, and PipelineError if Spark or the disk
-    fails.
+    Raises UsageError if there is nothing to read, or `to` holds something else, NoServerError if the bus does not
+    answer, and PipelineError if Spark or the disk fails, or the bus refuses.
     """
     say = progress or (lambda text: None)
     if not 1 <= top <= MOST_ROWS:
         raise UsageError(f"the lists can have 1 to {MOST_ROWS:,} messages, not {top}")
     place = check_target(fspath(to))
+    conditions = None if bus is None else ask_bus(bus)
     with _translated(), restoring_active_session(spark):
         session = _session(spark)
         history = find_history(session, fspath(history_dir))
     with building(place) as work, _translated(), restoring_active_session(spark):
         say("reading the history")
         saved = _read(session, history, work, top)
-        results = _compute(saved, work, fspath(history_dir), history, top=top, say=say)
+        results = _compute(saved, work, fspath(history_dir), history, top=top, conditions=conditions, say=say)
         shutil.rmtree(saved)
         say("drawing")
         write_page(results, work)
@@ -112,13 +117,24 @@ def _read(session: SparkSession, history: HistoryFiles, work: Path, top: int) ->
     return save(found.repartition(1).sortWithinPartitions("queue", "kind", "at"), work, ".partials")
 
 
-def _compute(partials: Path, work: Path, source: str, history: HistoryFiles, *, top: int, say: Progress) -> Results:
+def _compute(
+    partials: Path,
+    work: Path,
+    source: str,
+    history: HistoryFiles,
+    *,
+    top: int,
+    conditions: Conditions | None,
+    say: Progress,
+) -> Results:
     """Computes the tables, and the data of plots and page."""
     found = extent(partials)
     if not found.events:
         raise UsageError(f"{source} has no event: none of its {found.unreadable:,} lines is of a server's history")
     say("computing the tables")
     tables = write_tables(partials, work, found, top)
+    if conditions is not None:
+        tables.paths["conditions"] = write_conditions(conditions, work)
     return Results(
         source=source,
         events=found.events,
@@ -131,6 +147,7 @@ def _compute(partials: Path, work: Path, source: str, history: HistoryFiles, *, 
         drawn=tables.drawn,
         plot_bins=tables.plot_bins,
         depth_bins=tables.depth_bins,
+        conditions=conditions,
     )
 
 

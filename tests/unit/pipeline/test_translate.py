@@ -3,7 +3,7 @@
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
-from qs_client import NoAnswer, NotFound, ServerUnavailable, Stale
+from qs_client import Invalid, NoAnswer, NotFound, ServerUnavailable, Stale
 from qs_pipeline import errors
 from qs_pipeline.translate import from_text, translate
 
@@ -60,6 +60,8 @@ def test_from_text_of_each_kind(text: str, kind: type[errors.PipelineError], sai
         (NotFound(404, "not-found", "no such queue 'a'"), errors.NoSuchQueueError),
         (NotFound(404, "not-found", "no such claim"), errors.DataLossError),
         (Stale(409, "stale", "acknowledged"), errors.ConsumerInUseError),
+        (Invalid(422, "invalid", "line 3: 'total' is missing"), errors.BadMessageError),
+        (PySparkException("qs_client.errors.Invalid: 422 invalid: line 3"), errors.BadMessageError),
         (
             AnalysisException("[UNRESOLVED_COLUMN] no `x`. SQLSTATE: 42703; line 1 pos 7;\n'Project"),
             errors.BadQueryError,

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructField, StructType
 from support.spark.claims import QUEUE, Ledger, LedgerClient
 
-from qs_client import Draft, Full, ServerUnavailable
+from qs_client import Draft, Full, Invalid, ServerUnavailable
 from qs_pipeline.connection import QueueConnection
 from qs_pipeline.errors import (
     BadMessageError,
@@ -128,6 +128,19 @@ def test_stage_into_full_queue(ledger: Ledger) -> None:
     server = QueueConnection(Options(QUEUE), 10.0, lambda *_, **__: client)
     with pytest.raises(PipelineError, match="refused staging on the queue 'orders': 507 full: the queue holds 10"):
         stage(server, _bodies(1), "p", 1, 0, 0)
+
+
+def test_stage_of_what_the_schema_does_not_allow(ledger: Ledger) -> None:
+    """The reason of the queue's schema ends the task, after one attempt."""
+
+    def trouble(name: str) -> None:
+        raise Invalid(422, "invalid", "message 2: line 1, element 'total': 'x' is no number")
+
+    client = LedgerClient(ledger, trouble)
+    server = QueueConnection(Options(QUEUE), 10.0, lambda *_, **__: client)
+    with pytest.raises(BadMessageError, match=r"schema of the queue 'orders' .*message 2: line 1, element 'total'"):
+        stage(server, _bodies(3), "p", 1, 0, 0)
+    assert client.asked == ["stage_messages"]
 
 
 def test_discard_drops_staged_parts(ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
