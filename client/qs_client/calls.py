@@ -179,7 +179,8 @@ def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
     delivered, expired, deleted, dead (moved to a dead-letter queue), retired (removed by retention; all since the
     server's start), storage, paused, subscribers, waiting (receives), dead_letter (the queue of its dead letters, if
     there is one), limited (the option that keeps all visible messages back now: max-in-flight, rate or
-    group-in-flight). A figure that the storage cannot tell is None.
+    group-in-flight), schema (its name, if there is one) and refused (messages that it did not allow, since the start).
+    A figure that the storage cannot tell is None.
     """
     return (yield from ask(QueueStats(qid))).queues
 
@@ -223,8 +224,8 @@ def push(
     does not repeat itself either, as the message may have been handled meanwhile. priority: 0 (the default) to 9, a
     greater one is handed out first; expires: seconds, more than 0, after which the message is not handed out any more;
     group: 1 to 128 characters, names what must not overtake itself; headers: names and texts that come with the message
-    wherever it goes, at most 32 and 8 KiB. Raises Full, TooLarge, and NotImplementedByServer when the storage lacks one
-    of these.
+    wherever it goes, at most 32 and 8 KiB. Raises Invalid when the queue's schema does not allow the payload, Full,
+    TooLarge, and NotImplementedByServer when the storage lacks one of these.
     """
     if type(payload) is not bytes and type(payload) is not str:
         checked_payload(payload)
@@ -244,7 +245,8 @@ def push_many(qid: str, payloads: Iterable[bytes | str | Draft]) -> Call[list[in
 
     payloads: any number, read lazily; a `Draft(payload, delay=…, key=…)` for one that has more than a payload: it takes
     what `push` takes. They are sent in lists of at most 1000 messages and 4 MiB, each stored whole or not at all. When
-    a list after the first fails, a note of the exception says how many messages are stored.
+    a list after the first fails, a note of the exception says how many messages are stored. The text of Invalid says
+    which message of its list the queue's schema does not allow.
     """
     mids: list[int] = []
     for batch in drafts_in_batches(payloads):

@@ -97,7 +97,7 @@ def test_without_ack() -> None:
     ],
 )
 def test_conditions_that_the_bus_refuses(code: int, kind: str, text: str, error: type[Exception]) -> None:
-    """What the bus says about a condition is raised, and no further attempt is made."""
+    """The error of the bus about a condition is raised, and no further attempt is made."""
 
     def refusing(conversation: Conversation) -> None:
         conversation.answer(conversation.read(), Error(code, kind, text))

@@ -92,7 +92,7 @@ def test_conditions_and_patterns(qs: Run) -> None:
 
 
 def test_a_condition_that_the_bus_refuses(qs: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the bus says of a condition is one line, with the position; one without characters is wrong usage."""
+    """The error of the bus about a condition is one line, with the position; an empty condition is wrong usage."""
 
     def script(conversation: Conversation) -> None:
         conversation.answer(conversation.read(), Error(400, "bad-request", "where: a number is missing at character 9"))

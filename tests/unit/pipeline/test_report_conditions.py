@@ -1,4 +1,4 @@
-"""What a report says of a bus's conditions: the answer of the bus, its table and its section of the page."""
+"""Tests what a report says of a bus's conditions: the answer of the bus, its table and its section of the page."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
