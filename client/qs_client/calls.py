@@ -179,7 +179,7 @@ def stats(qid: str | None = None) -> Call[list[QueueInfo]]:
     delivered, expired, deleted, dead (moved to a dead-letter queue), retired (removed by retention; all since the
     server's start), storage, paused, subscribers, waiting (receives), dead_letter (the queue of its dead letters, if
     there is one), limited (the option that keeps all visible messages back now: max-in-flight, rate or
-    group-in-flight), schema (its name, if there is one) and refused (messages that it did not allow, since the start).
+    group-in-flight), schema (its name, if there is one) and refused (requests and files that it refused, since then).
     A figure that the storage cannot tell is None.
     """
     return (yield from ask(QueueStats(qid))).queues

@@ -161,8 +161,7 @@ def stage(  # noqa: PLR0917 - the server's arguments
             parts.append((part, connection.ask(once)))
     except Invalid as error:
         raise BadMessageError(
-            f"the schema of the queue {connection.queue!r} does not allow a row, and nothing of the batch is pushed: "
-            f"{error.text}"
+            f"a row cannot be written to the queue {connection.queue!r}, and nothing of the batch is: {error.text}"
         ) from error
     except ServerError as error:
         raise _failed(connection, "staging", error) from error

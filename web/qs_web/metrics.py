@@ -61,8 +61,8 @@ BUS = {
     "server_connected": "1 if the bus is connected to its queue server.",
     "subscribers": "Clients of the bus with a subscription.",
     "deliveries_total": "Messages sent to subscribers: one for each that a message goes to.",
-    "deliveries_let_through_total": "Messages that match the condition of a subscription, by queue and condition.",
-    "deliveries_kept_back_total": "Messages that do not match the condition of a subscription, by queue and condition.",
+    "deliveries_let_through_total": "Deliveries that conditions of subscriptions let through, by queue and condition.",
+    "deliveries_kept_back_total": "Deliveries that conditions of subscriptions kept back, by queue and condition.",
     "unacknowledged": "Messages that were sent to subscribers and are not handled.",
     "held": "Messages that wait for subscribers which are too slow for them.",
     "disconnected_total": "Subscribers that were disconnected because they were too slow, by reason.",
@@ -88,7 +88,7 @@ QUEUES = {
     "queue_messages_expired_total": "Messages whose visibility window ended before they were deleted.",
     "queue_messages_dead_lettered_total": "Messages moved to the dead-letter queue.",
     "queue_messages_retired_total": "Messages removed because they were older than the queue keeps them.",
-    "queue_messages_refused_total": "Messages that were not taken, because the queue's schema does not allow them.",
+    "queue_messages_refused_total": "Requests, and files of the queue's directory, that the queue's schema refused.",
 }
 """Help for the figures of each queue."""
 

@@ -119,8 +119,8 @@ class OperationCounts(NamedTuple):
 
 
 class ConditionCounts(NamedTuple):
-    """What a condition of subscriptions to a queue did since the start. let_through: messages that matched; kept_back:
-    messages that did not."""
+    """The deliveries that a condition of subscriptions to a queue let through and kept back since the start: one for
+    each subscriber and each durable name that has the condition."""
 
     queue: str
     where: str

@@ -268,7 +268,7 @@ def conditions_of(conditions: Conditions | None) -> list[Section]:
     return [
         Section(
             "Conditions of the bus",
-            f"Messages that the conditions of subscriptions let through and kept back, as the bus at {conditions.bus} "
+            f"Deliveries that the conditions of subscriptions let through and kept back. The bus at {conditions.bus} "
             f"has counted them since its start, {moment(conditions.since)} UTC: not only in the time of the history."
             f"{more}",
             table=_table_of(("queue", "condition", "let through", "kept back", "let through, of all"), cells, {0, 1}),
