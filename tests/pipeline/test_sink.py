@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
+from support.orders import INVALID, VALID, schemas_in
+from support.servers.processes import FAST, serving
 from support.spark.queues import SparkQueue, finish, told, uncommit
 
-from qs_client import Draft
+from qs_client import Draft, QueueClient
 from qs_pipeline.errors import BadMessageError, BadOptionError, PipelineError, SchemaMismatchError
 
 
@@ -151,3 +153,22 @@ def test_stream_refuses_output_mode_complete(queue: SparkQueue, source: SparkQue
         finish(writer.start())
     assert isinstance(told(raised.value), BadOptionError)
     assert queue.bodies() == []
+
+
+@pytest.mark.long  # seconds, on two cores
+def test_write_that_the_schema_of_the_queue_refuses(spark: SparkSession, tmp_path: Path) -> None:
+    """One row that the queue's schema does not allow ends the write with the reason, and no row is visible."""
+    flags = (*FAST, "--schemas", str(schemas_in(tmp_path / "schemas")))
+    with (
+        serving(tmp_path / "root", *flags) as server,
+        QueueClient(server.host, server.port, timeout=20) as client,
+    ):
+        client.new_queue("orders", schema="order")
+        orders = SparkQueue(spark, client, "orders")
+        error = fails(orders, spark.createDataFrame([(VALID,), (INVALID,)], "body STRING").repartition(1))
+        assert isinstance(error, BadMessageError)
+        assert "a row cannot be written to the queue 'orders', and nothing of the batch is" in str(error)
+        assert "line 1, element 'total'" in str(error)
+        assert orders.bodies() == []
+        orders.write(spark.createDataFrame([(VALID,)], "body STRING"))
+        assert orders.bodies() == [VALID.encode()]
