@@ -6,10 +6,12 @@ any program that knows the layouts may share the root.
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from .directory_queue import DirectoryQueue
 from .dirq.message_queue import open_dirq_queue
 from .disk import Disk
+from .door import Check, Door, Refusal
 from .engine import (
     LEFT,
     Background,
@@ -43,6 +45,19 @@ _REPORTS = 4000
 have to be listed again."""
 
 
+class _Upkeep(NamedTuple):
+    """Work on the journal, and checks of what other programs have put into queues of files, in one thread."""
+
+    work: Background | None
+    check: Check
+
+    def run(self) -> None:
+        """Does both. Never raises."""
+        if self.work is not None:
+            self.work.run()
+        self.check.run()
+
+
 class DirectoriesEngine(Engine):
     """Serves a root directory: does what concerns several queues, or all.
 
@@ -67,11 +82,12 @@ class DirectoriesEngine(Engine):
         keys: int = KEYS,
         lifecycle: Lifecycle | None = None,
         on_sync: Callable[[float], object] = lambda seconds: None,
+        refusal: Refusal | None = None,
     ) -> None:
         """root: an existing directory; cache: the most bytes of the journal's payloads in memory; keys: the most keys
         of pushes that the journal remembers; on_sync: called with the seconds of each sync of the journal, in any
-        thread. OSError; StorageError for a wrong `.queue.toml`, or a journal that is damaged or used by another
-        server."""
+        thread; refusal: checks what other programs put into queues with a schema, None to check nothing. OSError;
+        StorageError for a wrong `.queue.toml`, or a journal that is damaged or used by another server."""
         self._clock = clock
         self._durability = durability
         self._disk = disk or Disk()
@@ -81,8 +97,9 @@ class DirectoriesEngine(Engine):
             self._journal.open()
         self._watch = Watch()
         self._activity = Activity()
+        self._door = None if refusal is None else Door(refusal, clock, self._disk)
         self._context = EngineContext(
-            clock, durability, self._disk, self._watch, self._activity, self._find_or_make, lifecycle
+            clock, durability, self._disk, self._watch, self._activity, self._find_or_make, lifecycle, self._door
         )
         storages: dict[str, OpenQueue] = {
             "journal": self._journal.open_queue,
@@ -144,7 +161,22 @@ class DirectoriesEngine(Engine):
         return self._queues[qid]
 
     def configure(self, qid: str, options: Options) -> None:
-        self._root.configure(self.queue(qid), options)
+        queue = self.queue(qid)
+        before = queue.options.schema
+        self._root.configure(queue, options)
+        if queue.options.schema != before:
+            self._check_again(queue)
+
+    def check_again(self) -> None:
+        for queue in self._queues.values():
+            if queue.options.schema:
+                self._check_again(queue)
+
+    def _check_again(self, queue: EngineQueue) -> None:
+        if isinstance(queue, LogQueue):
+            self._journal.look_again(queue)
+        elif isinstance(queue, DirectoryQueue) and self._door is not None:
+            self._door.look_again(queue.store)
 
     def remove(self, qid: str, *, force: bool) -> None:
         self._root.remove(self.queue(qid), force=force)
@@ -243,6 +275,8 @@ class DirectoriesEngine(Engine):
         maintenance, store = journal.maintenance, journal.store
         due = activity.expiries[0][0] if activity.expiries else None
         upkeep = None if maintenance is None else maintenance.next_due()
+        if self._door is not None and (checks := self._door.due()) is not None:
+            upkeep = checks if upkeep is None else min(checks, upkeep)
         is_cheap = not has_files and (store is None or store.transaction.cost < QUICK)
         room = LEFT if journal.transaction is None else journal.transaction.left
         return _new(Effects, (arrived, failed, due, upkeep, is_cheap, has_files, room))  # half the time of `Effects(…)`
@@ -294,11 +328,17 @@ class DirectoriesEngine(Engine):
 
     def begin_upkeep(self) -> Background | None:
         maintenance = self._journal.maintenance
-        return None if maintenance is None else maintenance.begin()
+        work = None if maintenance is None else maintenance.begin()
+        check = None if self._door is None else self._door.begin()
+        return work if check is None else _Upkeep(work, check)
 
     def finish_upkeep(self, upkeep: Background) -> None:
-        if self._journal.maintenance is not None:
-            self._journal.maintenance.finish(upkeep)
+        if isinstance(upkeep, _Upkeep) and self._door is not None:
+            self.refresh()  # what was written anew since it was read is checked again
+            self._door.finish(upkeep.check)
+        work = upkeep.work if isinstance(upkeep, _Upkeep) else upkeep
+        if self._journal.maintenance is not None and work is not None:
+            self._journal.maintenance.finish(work)
 
     def figures(self) -> dict[str, float]:
         try:

@@ -629,6 +629,10 @@ class Engine(ABC):
         """Returns figures of the whole engine by their names in docs/protocol.md."""
         return {}
 
+    def check_again(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
+        """Looks again at what other programs have put into queues with a schema and what was refused. Call it when the
+        schemas have changed; changed options of a queue need no call."""
+
     def refresh(self) -> None:  # noqa: B027 - an engine that shares nothing has nothing to do
         """Reads what other processes have changed."""
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
+from .door import Arrival
 from .engine import Draft, Headers, Options, Origin, Stats
 from .headers import trace_of
 from .index.message_index import Index
@@ -66,6 +67,8 @@ class MessageStore(ABC):
         """The origins of the loaded dead letters, by id."""
         self.reasons: dict[int, str] = {}
         """Why messages were given back, of the loaded ones that say it, by id."""
+        self.arrivals: dict[str, Arrival] = {}
+        """What other programs have put there and the door has not checked yet, by its name below the directory."""
         self.watch = -1
         """The number of reports about the directory."""
         self._disk = context.disk
@@ -89,6 +92,8 @@ class MessageStore(ABC):
     def close(self) -> None:
         """Stops watching the directory."""
         self.context.watch.remove(self.watch)
+        if self.context.door is not None:
+            self.context.door.forget(self)
 
     @property
     def watched(self) -> bool:
@@ -104,8 +109,8 @@ class MessageStore(ABC):
         self.context.vanished(self.qid)
 
     @abstractmethod
-    def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Updates the index after a change by another process."""
+    def changed(self, name: bytes, *, appeared: bool, moved: bool = False) -> None:
+        """Updates the index after a change by another process: see Watched."""
 
     @abstractmethod
     def rescan(self) -> None:
@@ -115,6 +120,34 @@ class MessageStore(ABC):
     def dismantle(self) -> None:
         """Removes everything but files from the directory of an empty queue. OSError ENOTEMPTY if there is a
         message."""
+
+    # -- what has to be checked first: see `door.py`
+
+    @property
+    def guarded(self) -> bool:
+        """True if the queue has a schema, so that what other programs put there has to be checked."""
+        return bool(self.options.schema) and self.context.door is not None
+
+    def withhold(self, name: str, payload: str) -> bool:
+        """Gives what another program has put there to the door, for a check, if the queue has a schema. name, payload:
+        see Arrival. Returns False if it may be taken up at once."""
+        if not self.options.schema or self.context.door is None:
+            return False
+        self.context.door.arrive(self, name, payload)
+        return True
+
+    @abstractmethod
+    def folders(self) -> list[str]:
+        """Returns the paths of the directories that have messages. For any thread."""
+
+    @abstractmethod
+    def admit(self, name: str) -> None:
+        """Takes up an arrival as a message."""
+
+    @abstractmethod
+    def refuse(self, name: str) -> str | None:
+        """Sets an arrival aside under a name that no message has. Returns the path that it has then; None if another
+        program has locked it. FileNotFoundError if it is gone."""
 
     @abstractmethod
     def commit(self) -> None:

@@ -147,7 +147,7 @@ class RootDirectory:
             if qid in vanished:
                 self.reopen(qid)
 
-    def changed(self, name: bytes, *, appeared: bool) -> None:
+    def changed(self, name: bytes, *, appeared: bool, moved: bool = False) -> None:
         """Notes that a directory was made or removed, for the next `reopen_vanished`."""
         qid = qid_of(os.fsdecode(name))
         # By now the queue may be open again, or the report may be about what this server has done.

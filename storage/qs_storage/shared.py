@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from .disk import Disk
+from .door import Door
 from .engine import (
     SECOND,
     Clock,
@@ -214,7 +215,8 @@ class EngineContext:
     """The objects that each queue of an engine needs: clock, durability, disk, and the receivers of its reports.
 
     A context is complete when it is made, and never changes. find_or_make: returns the queue with a name, made with a
-    storage if needed; lifecycle: receives the events of messages, None if they are not recorded."""
+    storage if needed; lifecycle: receives the events of messages, None if they are not recorded; door: checks what
+    other programs put into queues with a schema, None if nothing is checked."""
 
     clock: Clock
     durability: Durability
@@ -223,6 +225,7 @@ class EngineContext:
     activity: Activity
     find_or_make: Callable[[str, str], EngineQueue] = _no_queue
     lifecycle: Lifecycle | None = None
+    door: Door | None = None
 
     @property
     def always(self) -> bool:

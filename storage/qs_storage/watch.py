@@ -100,8 +100,9 @@ class Watched(Protocol):
     """The owner of a watched directory, which is told of changes by other processes: a store of messages, the root, an
     ingester, a folder of dirq."""
 
-    def changed(self, name: bytes, *, appeared: bool) -> None:
-        """Handles a file that another process made, renamed or removed. The file may have changed again since."""
+    def changed(self, name: bytes, *, appeared: bool, moved: bool = False) -> None:
+        """Handles a file that another process made, renamed or removed. The file may have changed again since.
+        appeared: True for a name that is there now, False for one that is gone; moved: True if by a rename."""
 
     def rescan(self) -> None:
         """Lists the directory. Called when reports were lost."""
@@ -193,8 +194,8 @@ class Watch:
             if owner is not None:
                 owner.vanished()
         else:
-            appeared = bool(mask & _APPEARED)
-            self._tell(watch, lambda owner: owner.changed(name, appeared=appeared))
+            appeared, moved = bool(mask & _APPEARED), bool(mask & (MOVED_FROM | MOVED_TO))
+            self._tell(watch, lambda owner: owner.changed(name, appeared=appeared, moved=moved))
 
     def _tell(self, watch: int, what: Callable[[Watched], None]) -> None:
         owner = self._owners.get(watch)

@@ -114,6 +114,14 @@ class Layout(ABC):
         """Unlocks an element that this server has locked."""
 
     @abstractmethod
+    def unlock_renamed(self, place: str, renamed: str) -> None:
+        """Removes the lock of an element that this server has locked and then renamed."""
+
+    @abstractmethod
+    def payload_file(self, place: str) -> str:
+        """Returns the path of the file with an element's payload."""
+
+    @abstractmethod
     def size(self, place: str, status: os.stat_result) -> int | None:
         """Returns the bytes of an element's payload; None if the element is not a message. status: the element's.
         FileNotFoundError."""
@@ -238,6 +246,12 @@ class SimpleLayout(Layout):
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(self.element(place) + LOCKED_SUFFIX)
             self._note(place, DELETE, LOCKED_SUFFIX)
+
+    def unlock_renamed(self, place: str, renamed: str) -> None:
+        self.unlock(place)  # the lock is beside the element, and has kept its name
+
+    def payload_file(self, place: str) -> str:
+        return self.element(place)
 
     def _note(self, place: str, event: int, suffix: str = "") -> None:
         folder, _, name = place.partition("/")
@@ -373,14 +387,17 @@ class QueueLayout(Layout):
         with contextlib.suppress(FileNotFoundError):
             self._disk.rmdir(self._lock(place))
 
-    def _file(self, place: str) -> str:
+    def unlock_renamed(self, place: str, renamed: str) -> None:
+        self.unlock(renamed)  # the lock is in the element
+
+    def payload_file(self, place: str) -> str:
         return f"{self.path}/{place}/{self.body.piece}"
 
     def size(self, place: str, status: os.stat_result) -> int | None:
         if not stat.S_ISDIR(status.st_mode):
             return None
         try:
-            found = self._disk.lstat(self._file(place))
+            found = self._disk.lstat(self.payload_file(place))
         except FileNotFoundError:
             self._disk.lstat(self.element(place))  # or it is the element that is gone
             return None
@@ -398,7 +415,7 @@ class QueueLayout(Layout):
         # In this order: an element that goes in between has no payload either, and so is not taken for one without
         # headers.
         headers = self._read_headers(place) if headed else ()
-        return self._disk.read_file(self._file(place)), headers
+        return self._disk.read_file(self.payload_file(place)), headers
 
     def _read_headers(self, place: str) -> Headers:
         try:

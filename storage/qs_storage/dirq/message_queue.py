@@ -14,7 +14,9 @@ from array import array
 from collections.abc import Collection
 
 from ..directory_queue import DirectoryQueue
+from ..door import set_aside
 from ..engine import Draft, Options, QueueFullError
+from ..index.midmap import MidSet
 from ..message_store import Content, PendingMessage
 from ..shared import EngineContext
 from .elements import (
@@ -47,7 +49,7 @@ class _FolderWatcher:
         self._listing = listing
         self._name = name
 
-    def changed(self, name: bytes, *, appeared: bool) -> None:
+    def changed(self, name: bytes, *, appeared: bool, moved: bool = False) -> None:
         self._listing.element_changed(self._name, os.fsdecode(name))
 
     def rescan(self) -> None:
@@ -63,6 +65,8 @@ class WatchedElements(Elements):
     Ensures that an element which another program adds while the directory is listed is found by the listing or by a
     report. Assumes that a report may be out of date, and asks the disk."""
 
+    _is_listed = False
+
     def close(self) -> None:
         for name in list(self.places.folders):
             self.places.unwatch(name)
@@ -74,14 +78,28 @@ class WatchedElements(Elements):
         leases = self.leases
         files = names_in(self.path) if leases.beside else []
         written = self.layout.being_written() if files else set()
+        known = MidSet(self.places.mids()) if self.guarded else MidSet()
         # All anew: reports were lost, or this is the start.
         self.places.clear()
         locked: list[int] = []
         for name in self.layout.folders():
             locked += self._place_all(name)
-        self._index_all(locked)
+        if self.guarded and self._is_listed:
+            self._withhold_all_but(known)
+        # At the start, what is there counts as having been in the queue: nothing tells who has put it there.
+        self._is_listed = True
+        self._index_all([mid for mid in locked if mid in self.places])
         leases.clear(files, lambda mid: mid in self.places or mid in written)
         self._remove_idle_folders()
+
+    def _withhold_all_but(self, known: MidSet) -> None:
+        """Gives the listed elements that were not known before to the door."""
+        for mid in self.places.mids():
+            if mid not in known:
+                place = self.places.place_of(mid)
+                self.places.remove(mid)
+                self.saw(mid)
+                self.withhold(place, self.layout.payload_file(place))
 
     def _place_all(self, name: str) -> set[int]:
         """Adds an intermediate directory with its elements. Returns the locked ones."""
@@ -132,7 +150,7 @@ class WatchedElements(Elements):
         ready = array("Q", (mid for mid in mids if mid not in hidden and mid not in gone))
         self.reset(ready, hidden)
 
-    def changed(self, name: bytes, *, appeared: bool) -> None:
+    def changed(self, name: bytes, *, appeared: bool, moved: bool = False) -> None:
         """Handles an intermediate directory that was made or removed."""
         folder = os.fsdecode(name)
         if is_directory(folder):
@@ -176,6 +194,8 @@ class WatchedElements(Elements):
             self.look(mid)
         elif os.path.lexists(f"{self.path}/{folder}/{name[:14]}"):
             self._adopt(mid, folder)
+        else:
+            self.arrivals.pop(f"{folder}/{name[:14]}", None)
 
     def _adopt(self, mid: int, folder: str) -> None:
         if self.places.is_in(mid, folder):
@@ -184,12 +204,38 @@ class WatchedElements(Elements):
         if mid in self.places:
             self._complain_of_twin(mid, folder)
             return
+        self.saw(mid)
+        place = f"{folder}/{name_of(mid)}"
+        if not self.withhold(place, self.layout.payload_file(place)):
+            self._take_up(mid, folder)
+
+    def _take_up(self, mid: int, folder: str) -> None:
         self.places.add(mid, folder)
         self.index.add(mid, 0)
-        self.saw(mid)
         state = self.look(mid)
         if state is not None and not state.hidden:
             self.arrived()
+
+    def folders(self) -> list[str]:
+        return [f"{self.path}/{name}" for name in self.layout.folders()]
+
+    def admit(self, name: str) -> None:
+        folder, _, element = name.partition("/")
+        mid = mid_of(element)
+        if mid in self.places:
+            self._complain_of_twin(mid, folder)
+        elif os.path.lexists(f"{self.path}/{name}"):
+            self._take_up(mid, folder)
+
+    def refuse(self, name: str) -> str | None:
+        if not self.layout.lock(name):
+            self._disk.lstat(self.layout.element(name))  # or it is gone
+            return None
+        folder, _, element = name.partition("/")
+        refused = set_aside(f"{self.path}/{folder}", element, element, self._disk)
+        self.layout.unlock_renamed(name, f"{folder}/{refused}")
+        self.touch(folder=folder)
+        return f"{self.path}/{folder}/{refused}"
 
     def _remove_idle_folders(self) -> None:
         """Removes empty intermediate directories that have been unused for long, except the last, as dirq's purge

@@ -12,8 +12,9 @@ from operator import eq
 from typing import NamedTuple
 
 from ..disk import Disk
+from ..door import is_refused, set_aside
 from ..engine import Options
-from ..names import FAR, NEW, parse_message, ready_among
+from ..names import FAR, NEW, message_name, parse_message, ready_among
 from ..shared import EngineContext
 from .directory import MessageDirectory
 
@@ -25,6 +26,8 @@ END = "end"
 """The last line of a complete batch file."""
 MOST_IGNORED = 20
 """Ignored files of a queue that the log names: a directory may have a million."""
+_MOVING = 1000
+"""The most messages of which the directory knows that another program is renaming them."""
 _STALE = 600
 """Seconds without a write after which a file counts as left by a crash: one that is alive is assumed to go on
 sooner."""
@@ -45,6 +48,10 @@ class WatchedDirectory(MessageDirectory):
         self._clears = clears
         self._ignored: set[str] = set()
         """Files that were logged."""
+        self._moving: dict[int, None] = {}
+        """Messages whose old name is gone by a rename, the last ones: they come again under another name, and were
+        messages before."""
+        self._is_listed = False
 
     def rescan(self) -> None:
         index, disk = self.index, self._disk
@@ -60,8 +67,11 @@ class WatchedDirectory(MessageDirectory):
                 written.add(parsed[0])
             elif name.startswith(".") and name.endswith(TEMPORARY):
                 self.clear_left_behind(name)
-            elif parsed is None:
+            elif parsed is None and not is_refused(os.fsencode(name)):
                 self._log_ignored(name)
+        # At the start, what is there counts as having been in the queue: nothing tells who has put it there.
+        arrived = self._not_known(ready, hidden) if self.guarded and self._is_listed else []
+        self._is_listed = True
         index.reset(ready, hidden)
         self.forget_loaded()
         self._clear_metadata(others, written)
@@ -72,6 +82,15 @@ class WatchedDirectory(MessageDirectory):
             self.arrived()
         if (due := index.expiries.first()) is not None:
             self.announce(due)
+        for mid, expiry in arrived:
+            self.drop(mid)
+            self._withhold(mid, expiry)
+
+    def _not_known(self, ready: "array[int]", hidden: dict[int, int]) -> list[tuple[int, int]]:
+        """Returns the listed messages that were not known before, with their expiries."""
+        known = self.index.messages
+        found = [(mid, 0) for mid in ready if mid not in known]
+        return found + [(mid, expiry) for mid, expiry in hidden.items() if mid not in known]
 
     def _clear_metadata(self, others: list[str], written: set[int]) -> None:
         """Removes metadata without messages. others: the names in the directory that are not messages; written:
@@ -100,25 +119,65 @@ class WatchedDirectory(MessageDirectory):
                 _logger.warning("%s was left behind by a crash, and stays: %s", path, error)
         return False
 
-    def changed(self, name: bytes, *, appeared: bool) -> None:
+    def changed(self, name: bytes, *, appeared: bool, moved: bool = False) -> None:
         parsed = parse_message(name)
-        if parsed is None:
+        if parsed is None and not is_refused(name):
             self._log_ignored(os.fsdecode(name))
-            return
-        mid, expiry = parsed
-        if expiry == NEW:
-            return
-        self.saw(mid)
+        elif parsed is not None and parsed[1] != NEW:
+            self.saw(parsed[0])
+            self._changed(*parsed, appeared=appeared, moved=moved)
+
+    def _changed(self, mid: int, expiry: int, *, appeared: bool, moved: bool) -> None:
         known = self.index.expiry(mid)
+        if moved and not appeared and known is not None and self.guarded:
+            self._note_moving(mid)
         if appeared and known == expiry:
-            self.reload_reason(mid, expiry)  # another server may have received it meanwhile, and given it back
+            if expiry or mid in self._moving or not self._withhold(mid, expiry):
+                self.reload_reason(mid, expiry)  # another server may have received it meanwhile, and given it back
+            else:
+                self.drop(mid)  # it was written anew
+            self._moving.pop(mid, None)
             return
-        if appeared is (known == expiry) or os.path.lexists(self.name_path(mid, expiry)) is not appeared:
+        is_there = os.path.lexists(self.name_path(mid, expiry))
+        if self.arrivals and not appeared and not is_there:
+            self.arrivals.pop(message_name(mid, expiry), None)
+        if appeared is (known == expiry) or is_there is not appeared:
             return  # by now it, or we, have done more
         if known is not None:
             self.drop(mid)
-        if appeared:
+        if not appeared:
+            return
+        if mid in self._moving or not self._withhold(mid, expiry):
+            self._moving.pop(mid, None)
             self._adopt(mid, expiry)
+
+    def _note_moving(self, mid: int) -> None:
+        self._moving[mid] = None
+        if len(self._moving) > _MOVING:
+            del self._moving[next(iter(self._moving))]  # it went to another directory
+
+    def _withhold(self, mid: int, expiry: int) -> bool:
+        """Gives a message of another program to the door. Returns False if it may be taken up at once."""
+        path = self.name_path(mid, expiry)
+        # What another server has moved here as a dead letter is not checked, as what this one moves is not.
+        if not self.guarded or self.letters.read(path, mid) is not None:
+            return False
+        return self.withhold(message_name(mid, expiry), path)
+
+    def folders(self) -> list[str]:
+        return [self.path]
+
+    def admit(self, name: str) -> None:
+        found = parse_message(name.encode())
+        if found is not None and os.path.lexists(f"{self.path}/{name}"):
+            if self.index.expiry(found[0]) is not None:
+                self.drop(found[0])
+            self._adopt(*found)
+
+    def refuse(self, name: str) -> str | None:
+        refused = set_aside(self.path, name, name, self._disk)
+        self.touch()
+        return f"{self.path}/{refused}"
 
     def _adopt(self, mid: int, expiry: int) -> None:
         self.index.add(mid, expiry)

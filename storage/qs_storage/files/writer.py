@@ -6,6 +6,7 @@ publisher holds a lock on it, so that nobody finishes it too early.
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -91,6 +92,9 @@ class FileWriter:
 
     def write_copy(self, mid: int, content: Content, file: str | None) -> PendingMessage:
         payload, headers = content
+        if self._directory.arrivals and os.path.lexists(self._directory.name_path(mid, 0)):
+            # Another program's message, which is being checked.
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self._directory.name_path(mid, 0))
         try:
             if os.path.lexists(self._new_path(mid)):
                 self._clear_half_copy(mid, payload)

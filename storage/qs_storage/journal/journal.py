@@ -292,6 +292,10 @@ class Journal:
             "cache_bytes": 0 if store is None else store.cache.size,
         }
 
+    def look_again(self, queue: LogQueue) -> None:
+        """Looks again at files of other programs that the schema of a queue has refused, as that has changed."""
+        self._ingesters.of(queue).look_again()
+
     def background_sync(self) -> Callable[[], None] | None:
         """Returns a function that makes all commits so far durable: see Engine."""
         return None if self.store is None else self.store.log.background_sync()

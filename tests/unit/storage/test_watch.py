@@ -42,9 +42,9 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     found: list[bytes] = []
     original = WatchedDirectory.changed
 
-    def changed(self: WatchedDirectory, name: bytes, *, appeared: bool) -> None:
+    def changed(self: WatchedDirectory, name: bytes, *, appeared: bool, moved: bool = False) -> None:
         found.append(name)
-        original(self, name, appeared=appeared)
+        original(self, name, appeared=appeared, moved=moved)
 
     monkeypatch.setattr(WatchedDirectory, "changed", changed)
     return found

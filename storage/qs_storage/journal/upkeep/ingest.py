@@ -6,9 +6,12 @@ background and some at a time. While the queue is full, files wait in the direct
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 
 from ...disk import has_no_room
+from ...door import LONG, is_refused
 from ...engine import SECOND, Draft
 from ...headers import pack_headers
 from ...names import MAX_MID
@@ -91,7 +94,8 @@ class Ingester:
     Ensures:
     1. A file becomes a message exactly once, whatever crashes: see the steps in `ingest_run`.
     2. A file keeps its id if the id is free in the queue, and its state: receives, window or delay, reason.
-    3. A file that is not a message stays where it is, and the server's log names it once.
+    3. A file that is not a message stays where it is, and the server's log names it once. So does one that the queue's
+       schema refuses, under another name: see `door.py`.
     4. While the queue is full, files wait in the directory.
 
     Assumes that the caller commits what `advance` has appended before it calls again. Never reads a file, which may
@@ -106,6 +110,8 @@ class Ingester:
         self._list_again = False
         self._listing: Iterator[bytes] | None = None
         self._listed_for: set[int] = set()  # tokens that the log had when the listing began
+        self._gives_back = False  # the next listing gives what was refused its names back
+        self._listing_gives_back = False
         self._running: IngestRun | None = None
         self._read: IngestRun | None = None  # its files are not in the log yet
         self._appended: IngestRun | None = None  # its files are in the log, and have to be removed
@@ -125,9 +131,9 @@ class Ingester:
 
     # -- scheduling work: see `Watched` ---------------------------------------------------------------------------
 
-    def changed(self, name: bytes, *, appeared: bool) -> None:
+    def changed(self, name: bytes, *, appeared: bool, moved: bool = False) -> None:
         """Schedules a look at a file that was made or renamed in the directory."""
-        if not appeared:
+        if not appeared or is_refused(name):
             return
         if len(self._names) >= _NAMES:
             self.rescan()
@@ -140,6 +146,13 @@ class Ingester:
         self._names.clear()
         self._list_again = True
         self._ingesters.wake(self)
+
+    def look_again(self) -> None:
+        """Schedules a look at all files, also at those that were refused, as the queue's schema has changed."""
+        self._gives_back = True
+        self._logged_refused.clear()
+        self._not_before = 0
+        self.rescan()
 
     def vanished(self) -> None:
         """Reports that the directory is gone."""
@@ -195,9 +208,15 @@ class Ingester:
         # A listing that is under way ends first: one begun anew each time would never come to its end.
         if self._list_again and self._listing is None:
             self._list_again = False
+            self._listing_gives_back, self._gives_back = self._gives_back, False
             self._listing = _oldest_first(self._context.disk.file_blocks_in(self.path))
             self._listed_for = tokens
         names, self._names = self._names, []
+        door, queue = self._context.door, self._queue
+        fault = None
+        if door is not None and queue.options.schema:
+            # A copy, as the queue's options may change while the thread is at it.
+            fault = partial(door.fault, queue.qid, replace(queue.options))
         work = self._running = IngestRun(
             self.path,
             self._context.disk,
@@ -207,6 +226,8 @@ class Ingester:
             committed_tokens=tokens,
             to_remove=[] if self._appended is None else [file.name for file in self._appended.files],
             before=before,
+            fault=fault,
+            gives_back=self._listing_gives_back,
         )
         return work
 
@@ -219,6 +240,7 @@ class Ingester:
             self._log_refused(name, why)
         if work.error is not None:
             self._listing = None
+            self._gives_back |= self._listing_gives_back
             self.rescan()
             self.put_off(work.error)
             return
@@ -229,6 +251,9 @@ class Ingester:
         if self._listing is not None and work.listing is None:
             self._note_unlinked(self._listed_for.intersection(self._queue.taken))
         self._listing = work.listing
+        if work.checking >= LONG:
+            # Other work of the journal has waited for the end of the run: now it has as much time.
+            self._not_before = self._context.clock() + int(work.checking * SECOND)
         if work.files:
             self._read = work
         if self._logged_reason:

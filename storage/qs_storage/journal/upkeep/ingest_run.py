@@ -15,15 +15,15 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
+from time import perf_counter
 from typing import NamedTuple
 
 from ...disk import READ, Disk
+from ...door import MAX_SIZE, SLICE, give_back, is_refused, set_aside
 from ...engine import Headers
 from ...metadata import AttributeStore, store_for
 from ...names import NEW, PRIVATE, WITHHELD, parse_message, token_of
 
-MAX_SIZE = 64 << 20
-"""Bytes of the largest file that becomes a message: the whole file is in memory, and in one frame."""
 _FILES = 200
 """The most files that are ingested together."""
 _BYTES = 256 << 10
@@ -50,8 +50,9 @@ class IngestRun:
     """Works on some files of a directory: removes those that are messages by now, and reads others.
 
     Ensures that each file it has read has a private name, durably, so that no other program finds or replaces the file;
-    and that a run reads a limited number of files, so that no commit is large. Assumes that `committed_tokens` has all
-    tokens of the log. Never appends to the log. Only `run` may be called in another thread than the log's."""
+    and that a run reads a limited number of files, so that no commit is large. What the queue's schema refuses has a
+    name that no message has, before the run ends. Assumes that `committed_tokens` has all tokens of the log. Never
+    appends to the log. Only `run` may be called in another thread than the log's."""
 
     def __init__(
         self,
@@ -64,10 +65,13 @@ class IngestRun:
         committed_tokens: Collection[int],
         to_remove: Sequence[bytes],
         before: Callable[[], None] | None,
+        fault: Callable[[bytes], str | None] | None = None,
+        gives_back: bool = False,
     ) -> None:
         """names, listing: files to look at, the names first; count: the most files to read; committed_tokens: the
         tokens in the log, whose files are messages; to_remove: names of files that are messages; before: makes the log
-        durable before anything is removed, None if the log is durable."""
+        durable before anything is removed, None if the log is durable; fault: says why a payload is refused, see
+        `Door`, None for a queue without a schema; gives_back: True to look again at listed files that were refused."""
         self.path = path
         self.token = secrets.randbits(64)
         """The token in the private names of the files that are read."""
@@ -81,6 +85,10 @@ class IngestRun:
         """(name, reason) of files that cannot be ingested."""
         self.error: OSError | None = None
         """The error that ended the run."""
+        self.checking = 0.0
+        """The seconds that checks have taken."""
+        self._fault = fault
+        self._gives_back = gives_back
         self._to_remove = to_remove
         self._before = before
         self._committed_tokens = committed_tokens
@@ -125,17 +133,27 @@ class IngestRun:
     def _read_files(self) -> None:
         size = 0
         names, self.postponed = self.postponed, []
-        for at, name in enumerate(self._each(names)):
-            if at >= _LOOKED_AT or len(self.files) >= self._count:
-                self.postponed.append(name)
+        for at, listed in enumerate(self._each(names)):
+            if at >= _LOOKED_AT or len(self.files) >= self._count or self.checking >= SLICE:
+                self.postponed.append(listed)
                 break
-            file = self._take(name, _BYTES - size if self.files else MAX_SIZE)
+            name = self._public(listed)
+            file = None if name is None else self._take(name, _BYTES - size if self.files else MAX_SIZE)
             if file is not None:
                 self.files.append(file)
                 size += len(file.payload)
             elif self.postponed:
                 break
         self.postponed += reversed(names)
+
+    def _public(self, name: bytes) -> bytes | None:
+        """Returns the name under which to take a file. Gives what was refused its name back first, or returns None if
+        that is not asked for."""
+        if not is_refused(name):
+            return name
+        found = give_back(self.path, os.fsdecode(name), self._disk) if self._gives_back else None
+        self._changed |= found is not None
+        return None if found is None else os.fsencode(found)
 
     def _each(self, names: list[bytes]) -> Iterator[bytes]:
         names.reverse()
@@ -186,6 +204,13 @@ class IngestRun:
             self._disk.close(fd)
         return None
 
+    def _check(self, payload: bytes) -> str | None:
+        begun = perf_counter()
+        try:
+            return self._fault(payload) if self._fault is not None else None
+        finally:
+            self.checking += perf_counter() - begun
+
     def _refuse(self, name: bytes, why: str) -> None:
         self.refused.append((os.fsdecode(name), why))
 
@@ -220,5 +245,9 @@ class IngestRun:
             payload = b"".join(iter(lambda: self._disk.read(fd, 1 << 20), b""))
         except OSError as error:
             self._report_unreadable(private, error)
+            return None
+        if self._fault is not None and (why := self._check(payload)) is not None:
+            name_there = set_aside(self.path, os.fsdecode(private), os.fsdecode(name), self._disk)
+            self.refused.append((name_there, why))
             return None
         return File(private, mid, (receives, expiry, expiry != 0 and expiry == delayed), payload, reason, headers)

@@ -50,7 +50,8 @@ class BackgroundWork:
     """One piece of work on files, for any thread.
 
     Ensures that `run` uses only files and the object itself, does the work once, and never raises: `error` says what
-    failed. So a batch can go on while the work runs, and `settle` can wait for the end."""
+    failed. So a batch can go on while the work runs, and `settle` can wait for what is done to the log's files. It need
+    not wait for the files of other programs, whose checks may take seconds: they come last."""
 
     pool: Pool
     disk: Disk
@@ -78,6 +79,8 @@ class BackgroundWork:
     """The error of work that failed."""
     _running: threading.Lock = field(default_factory=threading.Lock)
     _done: bool = False
+    _ingesting: threading.Lock = field(default_factory=threading.Lock)
+    _ingested: bool = False
 
     def __bool__(self) -> bool:
         work = self.garbage or self.surplus or self.wanted is not None
@@ -85,6 +88,14 @@ class BackgroundWork:
 
     def run(self) -> None:
         """Does the work once. Waits if another thread is doing it. Never raises."""
+        self.run_for_log()
+        with self._ingesting:
+            if self.ingest_run is not None and not self._ingested:
+                self._ingested = True
+                self.ingest_run.run()
+
+    def run_for_log(self) -> None:
+        """Does the work on the log's own files once. Waits if another thread is doing it. Never raises."""
         with self._running:
             if not self._done:
                 self._done = True
@@ -98,7 +109,7 @@ class BackgroundWork:
         return made, left
 
     def _run(self) -> None:
-        for step in (self._remove, self._ingest, self._make, self._publish):
+        for step in (self._remove, self._make, self._publish):
             try:
                 step()
             except OSError as error:
@@ -119,10 +130,6 @@ class BackgroundWork:
         for path in self.surplus:
             with suppress(FileNotFoundError):
                 self.disk.unlink(path)
-
-    def _ingest(self) -> None:
-        if self.ingest_run is not None:
-            self.ingest_run.run()
 
     def _make(self) -> None:
         if self.wanted is not None:
@@ -393,10 +400,10 @@ class Maintenance:
         transaction.hold_back_pushes(transaction.pushes_wait and not pool.is_whole(store.log.segments.largest))
 
     def settle(self) -> None:
-        """Waits for work that is running, and takes over its files."""
+        """Waits for work on the log's files that is running, and takes over its files."""
         if self._running is not None:
             # Waits for the other thread, or does the work now, once.
-            self._running.run()
+            self._running.run_for_log()
             self._take_over(self._running)
 
     def stop(self) -> None:
