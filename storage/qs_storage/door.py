@@ -284,18 +284,8 @@ class Door:
             return
         if check.seconds >= LONG:
             self._rests_until = self._clock() + int(check.seconds * SECOND)
-        again: list[Arrival] = []
-        error = check.error
-        for arrival, why in check.results:
-            # Else the file is gone, or was written anew, after it was read.
-            if store.arrivals.get(arrival.name) is arrival:
-                del store.arrivals[arrival.name]
-                try:
-                    if not self._settle(store, arrival.name, why):
-                        again.append(arrival)
-                except OSError as failure:
-                    error = failure
-                    again.append(arrival)
+        again, failure = self._settle_all(store, check.results)
+        error = failure or check.error
         if check.names is not None and store not in self._names:
             # An iterator that has failed is at its end.
             self._names[store] = check.names if check.error is None else _give_all_back(store.folders, self._disk)
@@ -307,6 +297,25 @@ class Door:
         if again or error is not None:
             self._not_before[store] = self._clock() + _TRY_AGAIN
         self._complain(store, "" if error is None else str(error))
+
+    def _settle_all(
+        self, store: GuardedStore, results: list[tuple[Arrival, str | None]]
+    ) -> tuple[list[Arrival], OSError | None]:
+        """Takes up arrivals, or sets them aside. Returns those for which that has to be tried again, and the error of
+        one."""
+        again: list[Arrival] = []
+        error: OSError | None = None
+        for arrival, why in results:
+            # Else the file is gone, or was written anew, after it was read.
+            if store.arrivals.get(arrival.name) is arrival:
+                del store.arrivals[arrival.name]
+                try:
+                    if not self._settle(store, arrival.name, why):
+                        again.append(arrival)
+                except OSError as failure:
+                    error = failure
+                    again.append(arrival)
+        return again, error
 
     def _settle(self, store: GuardedStore, name: str, why: str | None) -> bool:
         """Takes up an arrival, or sets it aside and logs why. Returns False if that has to be tried again. OSError."""
