@@ -196,7 +196,9 @@ class Bus:
         with self._monitor.joining(qids) as queues:
             feeds: list[Feed] = list(queues)
             if subscription.name is not None:
-                feeds = [await self._monitor.names.share(feed, subscription.name, session.rights) for feed in queues]
+                where = None if subscription.condition is None else subscription.condition.text
+                shares = self._monitor.names
+                feeds = [await shares.share(feed, subscription.name, session.rights, where) for feed in queues]
             elif subscription.ack:
                 await self._monitor.note_coming(queues)
             # Every step that may fail or wait is done: from the answer on, the client has all of its queues.

@@ -28,6 +28,7 @@ from qs_client.errors import (
 from qs_schemas import ErrorCode, errors
 from qs_schemas.limits import QID
 
+from .conditions import BadCondition, Condition
 from .fanout import FanOut
 from .feeds import PREFETCH, DeliveryBatch, DurableName, Feed, HeldMessage, Member, ServerRequests
 from .rights import RefusedError, Rights
@@ -43,6 +44,14 @@ _OF_STORAGE = (
 )  # fmt: skip
 """The options that a name copies from its queue and that not every storage has. A name's members do the work of the
 queue, so they get messages in its order and at its pace."""
+_ANOTHER = (
+    "the name {!r} of the queue {!r} has {}; subscribe with what it has, or change it on the queue server: "
+    "qs set '{}' --where CONDITION"
+)
+_UNREADABLE = (
+    "the name %r of the queue %r has a condition that is not valid, %r: %s. It gets every message, and its members "
+    "are refused, until somebody corrects it: qs set '%s' --where CONDITION"
+)
 _GONE = "the queue of the name {!r} has been deleted and this subscription has ended; subscribe again"
 
 
@@ -97,6 +106,10 @@ class Share(Feed):
         """memory: see `Feed`."""
         super().__init__(queue_of(name), name.qid, upstream, memory)
         self.name = name
+        self.where: str | None = None
+        """The condition of the name, as the options of its queue have it."""
+        self.fault = ""
+        """What is wrong with the condition; empty if nothing is. The queue gets every message then."""
         self._backlog: deque[HeldMessage] = deque()
         self._delayed = 0
 
@@ -242,12 +255,13 @@ class DurableNames:
         """Held while a name is made, and while names are compared with the queues that are there: a name whose queue is
         just being made must not be taken for one whose queue has been deleted."""
 
-    async def share(self, feed: FanOut, name: str, rights: Rights) -> Feed:
+    async def share(self, feed: FanOut, name: str, rights: Rights, where: str | None = None) -> Share:
         """Returns the feed of a durable name, and makes the name if it is new. The name's queue exists then, so the
         name misses no later message. Waits for the server. Raises RefusedError.
 
         rights: the rights of the client that subscribes. The client gets the name of another principal only if it may
-        use that name, otherwise its own name.
+        use that name, otherwise its own name. where: the condition that the client asks for, None for every message; a
+        name that is there must have the same.
         """
         while True:
             await self._upstream.connected.wait()
@@ -255,23 +269,28 @@ class DurableNames:
                 async with self.lock:
                     found = _find(feed, name, rights)
                     # Also for a known name: while it has no members, the bus is not told that its queue was deleted.
-                    await self._make(_checked(found), feed.qid)
-                    return self.add(found)
+                    share = self.add(found, await self._make(_checked(found), feed.qid, where))
             except ServerUnavailable:
                 # `connected` may still be set: the upstream has not seen yet that the connection has ended.
                 await trio.lowlevel.checkpoint()
             except ServerError as error:
                 raise RefusedError(_kind(error), f"the queue for the name cannot be created: {error}") from None
+            else:
+                _check_condition(share, where)
+                return share
 
-    async def _make(self, qid: str, of: str) -> None:
+    async def _make(self, qid: str, of: str, where: str | None) -> str | None:
         """Makes the queue of a name if there is none. The new queue copies the options about unhandled messages, order
-        and pace from the queue `of`. Raises ServerError, ServerUnavailable."""
-        try:
-            await self._upstream.call(policy_calls.queue_options(qid))
-        except NotFound:
-            policy = await self._policy_of(of)
-            with contextlib.suppress(Conflict):  # somebody has just made it
-                await self._upstream.call(calls.new_queue(qid, **policy))
+        and pace from the queue `of`. Returns the condition that the queue has, which is another one than `where` only
+        if the queue was there. Raises ServerError, ServerUnavailable."""
+        while True:
+            try:
+                return (await self._upstream.call(policy_calls.queue_options(qid))).where
+            except NotFound:
+                policy = await self._policy_of(of)
+                with contextlib.suppress(Conflict):  # somebody has just made it, perhaps with another condition
+                    await self._upstream.call(calls.new_queue(qid, where=where, **policy))
+                    return where
 
     async def _policy_of(self, qid: str) -> dict[str, Any]:
         """Returns the options that a name copies from its queue; none if the bus may not see them."""
@@ -285,32 +304,64 @@ class DurableNames:
         needs_storage = any(copied[name] for name in _OF_STORAGE)
         return {**copied, "storage": options.storage if needs_storage else None}
 
-    def add(self, name: DurableName) -> Feed:
-        """Returns the feed of a name that has a queue on the server, and makes the feed if there is none."""
+    def add(self, name: DurableName, where: str | None = None) -> Share:
+        """Returns the feed of a name that has a queue on the server, and makes the feed if there is none. where: the
+        condition that the queue has."""
         feed = self._feed_of(name.qid)
-        if name not in feed.names:
-            feed.names[name] = self._new_share(name)
-            self._upstream.sync(feed)
-        return feed.names[name]
+        share = feed.names.get(name)
+        if not isinstance(share, Share):
+            share = self._new_share(name)
+        elif share.where == where:
+            return share
+        condition, share.where, share.fault = None, where, ""
+        if where is not None:
+            try:
+                condition = Condition(where)
+            except BadCondition as error:
+                share.fault = str(error)
+                _logger.error(_UNREADABLE, name.name, name.qid, where, error, share.qid)
+        feed.add_name(name, share, condition)
+        self._upstream.sync(feed)
+        return share
 
     def known(self) -> set[DurableName]:
         """Returns all names that have a feed."""
         return {name for feed in self._feeds.values() for name in feed.names}
 
-    def compare(self, known: set[DurableName], existing: Iterable[str], monitored: Container[str]) -> None:
+    async def compare(self, known: set[DurableName], existing: Iterable[str], monitored: Container[str]) -> None:
         """Adds the names whose queues exist, and ends the names whose queues do not. Call this with the lock held.
+        Raises ServerError, ServerUnavailable.
 
         known: the names that were known before `existing` was requested; monitored: the queues whose names are added.
         """
         found = names_in(existing)
-        for name in found:
-            if name.qid in monitored:
-                self.add(name)
+        await self.find(found, monitored)
         for name in known.difference(found):
             self._drop(name)
 
+    async def find(self, found: Iterable[DurableName], monitored: Container[str]) -> None:
+        """Adds names whose queues exist, with the conditions that these have. Raises ServerError, ServerUnavailable.
+
+        found: the names; monitored: the queues whose names are added.
+        """
+        known = self.known()
+        for name in found:
+            if name.qid in monitored and name not in known:
+                with contextlib.suppress(NotFound):  # it has just been deleted
+                    self.add(name, await self._where(queue_of(name)))
+
+    async def _where(self, qid: str) -> str | None:
+        """Returns the condition that the queue of a name has."""
+        try:
+            return (await self._upstream.call(policy_calls.queue_options(qid))).where
+        except NotFound:
+            raise
+        except ServerError as error:  # rather than lose a message that matches
+            _logger.warning("%r gets every message: the bus cannot see its condition: %s", qid, error)
+            return None
+
     def _drop(self, name: DurableName) -> None:
-        share = self._feeds[name.qid].names.pop(name, None) if name.qid in self._feeds else None
+        share = self._feeds[name.qid].remove_name(name) if name.qid in self._feeds else None
         if share is not None:
             _logger.warning(
                 "the name %r of the queue %r has ended: its own queue has been deleted", name.name, name.qid
@@ -319,16 +370,15 @@ class DurableNames:
 
     def end(self, share: Share) -> None:
         """Ends a name after the server has said that the name's queue is gone."""
-        names = self._feeds[share.label].names if share.label in self._feeds else {}
-        if names.get(share.name) is share:
-            del names[share.name]
+        feed = self._feeds.get(share.label)
+        if feed is not None and feed.names.get(share.name) is share:
+            feed.remove_name(share.name)
         self._ended(share, errors.NOT_FOUND, _GONE.format(share.name.name))
 
     def forget(self, feed: FanOut) -> list[Feed]:
         """Removes the names of a queue that is gone, and returns their feeds. If a client later subscribes to a new
         queue of the same name, the durable names are found again by their own queues."""
-        shares = list(feed.names.values())
-        feed.names.clear()
+        shares = [share for name in list(feed.names) if (share := feed.remove_name(name)) is not None]
         feed.not_copied(self._upstream.copies.discard(feed))
         return shares
 
@@ -354,6 +404,17 @@ def _checked(name: DurableName) -> str:
             errors.BAD_REQUEST, f"the name is too long: {qid!r} has more than {QID} characters; use a shorter one"
         )
     return qid
+
+
+def _check_condition(share: Share, where: str | None) -> None:
+    """Checks that a name has the condition that a client asks for. Raises RefusedError."""
+    if share.fault:
+        has = f"a condition that is not valid, {share.where!r}: {share.fault}"
+    elif share.where != where:
+        has = "no condition" if share.where is None else f"the condition {share.where!r}"
+    else:
+        return
+    raise RefusedError(errors.CONFLICT, _ANOTHER.format(share.name.name, share.name.qid, has, share.qid))
 
 
 def _kind(error: ServerError) -> ErrorCode:

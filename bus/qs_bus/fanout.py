@@ -1,13 +1,17 @@
-"""Implements the feed that gives each message to every member."""
+"""Implements the feed that gives each message to every member whose condition the message matches."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from .feeds import PREFETCH, DeliveryBatch, DurableName, Feed, HeldMessage, Member, Release, ServerRequests
+from .feeds import PREFETCH, DeliveryBatch, Documents, DurableName, Feed, HeldMessage, Member, Release, ServerRequests
+from .filtering import LARGE, Evaluator, FilterCounts, Group, Matching, chosen, matching
 
 if TYPE_CHECKING:
+    from .conditions import Condition
     from .retry_queue import RetryQueue
 
 
@@ -19,25 +23,57 @@ class CopyRequests(ServerRequests, Protocol):
         """Ids of messages to copy to the queues of the feed's durable names."""
 
 
+class Copies(NamedTuple):
+    """Describes copies to request together. names: the durable names that need them; queues: theirs; mids: the
+    messages."""
+
+    names: list[DurableName]
+    queues: list[str]
+    mids: list[int]
+
+
+class _Arrival(NamedTuple):
+    """Holds messages that came together and wait to be evaluated. groups: those to whom they may go."""
+
+    messages: deque[HeldMessage]
+    groups: list[Group]
+
+
 class FanOut(Feed):
-    """Gives each message to every member, and copies it to the queue of every durable name.
+    """Gives each message to every member, and copies it to the queue of every durable name, if it matches their
+    condition.
 
     Ensures, beside what a feed does:
-    1. A message is deleted only when the queue of every name has it, also if all members have handled it before.
+    1. A message is deleted only when the queue of every name whose condition it matches has it, also if all members
+       have handled it before.
     2. Slow members hold up others only when `hold` messages wait, or when all members are slow.
     3. Where the server counts receives, a message that several members release goes back once, and comes again to the
        members that have released it.
+    4. Each condition is evaluated once for a message, and the payload is parsed once. A large one is evaluated in a
+       thread, and later messages stand in line behind it, so that the order holds.
+    5. A message that matches no condition of those that are there is handled: it is deleted.
 
     Assumes that the server does not store a second copy in a queue that has the message's id already: a copy may be
     requested again. A fan-out must not send a message to a member that joined after the message came.
     """
 
-    def __init__(self, qid: str, upstream: CopyRequests, memory: int, hold: int) -> None:
-        """hold: how many messages slow subscribers may hold up while others go on."""
+    def __init__(self, qid: str, upstream: CopyRequests, memory: int, hold: int, evaluator: Evaluator) -> None:
+        """hold: how many messages slow subscribers may hold up while others go on; evaluator: evaluates conditions over
+        large payloads."""
         super().__init__(qid, qid, upstream, memory)
         self._copies = upstream.copies
         self._hold = hold
+        self._evaluator = evaluator
         self.names: dict[DurableName, Feed] = {}
+        self.groups: dict[Condition | None, Group] = {}
+        """Members and names by their conditions."""
+        self._filters = False
+        """True if messages must be evaluated, or must wait behind others that are."""
+        self._line: deque[_Arrival] = deque()
+        """Messages that wait to be evaluated, the oldest first. Each is held like one that waits for a slow member."""
+        self._in_line = 0
+        self._evaluating: HeldMessage | None = None
+        """The first message in line, while a thread evaluates it."""
         self.coming = 0
         """The number of acknowledging members that will join as soon as the server has noted them."""
         self.joining = 0
@@ -52,17 +88,185 @@ class FanOut(Feed):
         return not (self.expected or self._stopped) and bool(self.members or self.names)
 
     def _distribute(self, messages: list[HeldMessage]) -> None:
-        unhandled = len(self.members) + bool(self.names)  # all names count as one: one request copies to all
+        if self._filters:
+            self._filter(messages)
+            return
+        unhandled = len(self.members) + bool(self.names)  # all names count as one
+        names = frozenset(self.names)
         for message in messages:
             message.unhandled = unhandled
             if not unhandled:
                 self._settle(message)
-            elif self.names:
+            elif names:
+                message.names = names
                 self._copies.add(self, message.mid)
         if unhandled:
             _offer(messages, self.members)
             for message in messages:  # only now it is known whether a member has to wait
                 self.keep_payload(message)
+
+    # -- members and names, by their conditions
+
+    def join(self, member: Member) -> None:
+        self._group(member.condition).members[member] = None
+        super().join(member)
+
+    def add_name(self, name: DurableName, share: Feed, condition: Condition | None = None) -> None:
+        """Adds a durable name, or gives it another condition. It gets copies of the matching messages that come from
+        now on."""
+        self.remove_name(name)
+        self.names[name] = share
+        self._group(condition).names[name] = None
+
+    def remove_name(self, name: DurableName) -> Feed | None:
+        """Removes a durable name, and returns its feed if there is one. Messages are no longer copied for it."""
+        for group in list(self.groups.values()):
+            if name in group.names:
+                del group.names[name]
+                self._forget_empty(group)
+        return self.names.pop(name, None)
+
+    def _group(self, condition: Condition | None) -> Group:
+        """Returns the group of those that have this condition, and makes it if there is none."""
+        group = self.groups.get(condition)
+        if group is None:
+            group = self.groups[condition] = Group(condition, {}, {}, FilterCounts())
+            self._set_filters()
+        return group
+
+    def _forget_empty(self, group: Group) -> None:
+        if not (group.members or group.names):
+            del self.groups[group.condition]
+            self._set_filters()
+
+    def _set_filters(self) -> None:
+        self._filters = bool(self._line) or any(condition is not None for condition in self.groups)
+
+    # -- messages that conditions decide about
+
+    def _filter(self, messages: list[HeldMessage]) -> None:
+        """Evaluates messages that have come, up to the first large one. That and later ones stand in line."""
+        groups = list(self.groups.values())
+        small = 0
+        if not self._line:
+            while small < len(messages) and not _is_large(messages[small], groups):
+                small += 1
+        if small:
+            first = messages[:small]
+            self._pass_on(first, groups, _evaluate(first, groups))
+            for message in first:
+                self.keep_payload(message)
+        if small < len(messages):
+            for message in messages[small:]:
+                message.awaiting_room += 1
+                self.keep_payload(message)
+            self._in_line += len(messages) - small
+            # Who joins from now on does not get them.
+            self._line.append(_Arrival(deque(messages[small:]), [group.copy() for group in groups]))
+            self._advance()
+
+    def _advance(self) -> None:
+        """Evaluates the messages in line, as far as their payloads are in memory."""
+        while self._line and self._evaluating is None:
+            messages, groups = self._line[0].messages, self._still_here(self._line[0].groups)
+            if not messages:
+                self._line.popleft()
+            elif not any(group.members or group.names for group in groups):
+                self._leave_line(len(messages), groups, [])
+            elif messages[0].payload is None:
+                self.fetch(message for arrival in self._line for message in arrival.messages)
+                break
+            elif _is_large(messages[0], groups):
+                self._evaluating = messages[0]
+                conditions = [group.condition for group in groups]
+                content = messages[0].payload, messages[0].headers or {}
+                self._evaluator.start(
+                    partial(matching, conditions, [content]), partial(self._evaluated, messages[0], groups)
+                )
+            else:
+                count = 0
+                while count < len(messages) and messages[count].payload is not None:
+                    if _is_large(messages[count], groups):
+                        break
+                    count += 1
+                self._leave_line(count, groups, _evaluate([messages[at] for at in range(count)], groups))
+        self._set_filters()
+
+    def _evaluated(self, message: HeldMessage, groups: list[Group], found: Matching) -> None:
+        """Takes what a thread has found out about the first message in line."""
+        if self._evaluating is message:  # else a stop has emptied the line
+            self._evaluating = None
+            self._leave_line(1, self._still_here(groups), found)
+            self._advance()
+
+    def _leave_line(self, count: int, groups: list[Group], found: Matching) -> None:
+        """Passes on the first messages in line."""
+        waiting = self._line[0].messages
+        messages = [waiting.popleft() for _ in range(count)]
+        self._in_line -= count
+        self._pass_on(messages, groups, found)
+        for message in messages:
+            self.release_payload(message)
+
+    def _still_here(self, groups: list[Group]) -> list[Group]:
+        """Returns groups without members and names that have left. The groups stay, also empty ones."""
+        return [
+            group._replace(
+                members={member: None for member in group.members if member in self.members},
+                names={name: None for name in group.names if name in self.names},
+            )
+            for group in groups
+        ]
+
+    def _pass_on(self, messages: list[HeldMessage], groups: list[Group], found: Matching) -> None:
+        """Gives messages to the members and names whose conditions they match. Releases the messages if nobody is
+        there, and deletes those that match nobody."""
+        members: dict[int, list[Member]] = {}  # by the messages that they get
+        for group, bits in zip(groups, found, strict=False):
+            if group.condition is not None:
+                self._count(group, bits.bit_count(), len(messages))
+            if group.members:
+                members.setdefault(bits, []).extend(group.members)
+            if group.names:
+                names = frozenset(group.names)
+                for message in chosen(messages, bits):
+                    message.names |= names
+        for bits, some in members.items():
+            for message in chosen(messages, bits):
+                message.unhandled += len(some)
+        somebody = bool(members) or any(group.names for group in groups)
+        unmatched = []
+        for message in messages:
+            if message.names:
+                message.unhandled += 1  # all names count as one
+                self._copies.add(self, message.mid)
+            elif not somebody:
+                self._settle(message)
+            elif not message.unhandled:
+                message.handled = message.done = True
+                unmatched.append(message.mid)
+        if unmatched:
+            self._delete(*unmatched)
+        shared = Documents() if len(members) > 1 else None
+        for bits, some in members.items():
+            if bits:
+                _offer(chosen(messages, bits), some, shared)
+
+    def _count(self, group: Group, matched: int, messages: int) -> None:
+        deciding = len(group.members) + len(group.names)
+        for counts in (group.counts, self._evaluator.counts):
+            counts.let_through += deciding * matched
+            counts.kept_back += deciding * (messages - matched)
+
+    def stop(self) -> None:
+        """Ends the subscription, and gives up the messages in line: the server gets them back."""
+        super().stop()
+        for arrival in self._line:
+            for message in arrival.messages:
+                self.release_payload(message)
+        self._line.clear()
+        self._in_line, self._evaluating = 0, None
+        self._set_filters()
 
     @property
     def asked_for(self) -> bool:
@@ -79,20 +283,52 @@ class FanOut(Feed):
         """The number of members that acknowledge."""
         return sum(member.ack for member in self.members)
 
-    def copied(self, mids: Iterable[int]) -> None:
-        """Counts messages as handled by the names, after their queues have got copies."""
-        found = [message for mid in mids if (message := self.messages.get(mid)) is not None]
-        self.handled(message for message in found if not message.done)
+    # -- copies for names
 
-    def not_copied(self, mids: Iterable[int]) -> None:
-        """Stops waiting for the copies of messages, because no name is left."""
+    def uncopied(self, mids: Iterable[int]) -> list[Copies]:
+        """Returns which names still need copies of these messages, in the order of the messages for each name. Names
+        that have ended need none."""
+        alike: dict[frozenset[DurableName], list[int]] = {}  # nearly always all messages go to the same names
         for mid in mids:
             message = self.messages.get(mid)
-            if message is not None and not message.done:
+            if message is not None and message.names:
+                alike.setdefault(message.names, []).append(mid)
+        if len(alike) > 1:
+            needed: dict[DurableName, set[int]] = {}
+            for names, some in alike.items():
+                for name in names:
+                    needed.setdefault(name, set()).update(some)
+            joined: dict[tuple[int, ...], list[DurableName]] = {}
+            for name, wanted in needed.items():
+                joined.setdefault(tuple(mid for mid in mids if mid in wanted), []).append(name)
+            found = [(names, list(some)) for some, names in joined.items()]
+        else:
+            found = [(list(names), some) for names, some in alike.items()]
+        here = [([name for name in names if name in self.names], some) for names, some in found]
+        return [Copies(names, [self.names[name].qid for name in names], some) for names, some in here if names]
+
+    def copied(self, mids: Iterable[int], names: Iterable[DurableName]) -> None:
+        """Notes that the queues of names have copies. A message counts as handled when no name needs one any more."""
+        finished = []
+        for mid in mids:
+            message = self.messages.get(mid)
+            if message is not None and message.names:
+                message.handled = True
+                message.names = message.names.difference(names)
+                if not message.names:
+                    finished.append(message)
+        self.handled(finished)
+
+    def not_copied(self, mids: Iterable[int]) -> None:
+        """Stops waiting for copies of messages whose names have all ended."""
+        for mid in mids:
+            message = self.messages.get(mid)
+            if message is not None and message.names:
+                message.names = frozenset()
                 self.not_handled(message)
 
     def _adjust(self) -> None:
-        held = len(self.messages)
+        held = len(self.messages) - self._in_line  # no member holds those up
         # Doubled and halved, because each change is a request. The limits are far apart: most changes do nothing.
         if held > self.prefetch * 3 // 4:
             # Messages that slow members hold up must not block the others. If all are slow, there is no one to block.
@@ -145,6 +381,9 @@ class FanOut(Feed):
 
     def leave(self, member: Member) -> None:
         super().leave(member)
+        group = self.groups[member.condition]
+        del group.members[member]
+        self._forget_empty(group)
         for mid, members in list(self._awaited.items()):
             if member in members:
                 del members[member]
@@ -164,6 +403,13 @@ class FanOut(Feed):
             del self.messages[mid]
 
     def _lost(self, message: HeldMessage) -> None:
+        for arrival in self._line:
+            if message in arrival.messages:
+                arrival.messages.remove(message)
+                self._in_line -= 1
+                self.release_payload(message)
+                self._settle(message)
+                return
         # Members that have been sent the message may still acknowledge it, and are still waited for.
         for member in self.members:
             if member.drop_waiting(message):
@@ -171,14 +417,28 @@ class FanOut(Feed):
                 self._count_down(message)
 
     def _resume(self) -> None:
+        self._advance()
         for member in self.members:
             if member.blocked:
                 member.pump()
 
 
-def _offer(messages: list[HeldMessage], members: Iterable[Member]) -> None:
-    """Gives members messages whose payloads are in memory."""
-    batch = DeliveryBatch(messages)
+def _is_large(message: HeldMessage, groups: list[Group]) -> bool:
+    """Tells whether conditions are to be evaluated for a message in a thread."""
+    return message.size > LARGE and any(
+        group.condition is not None and group.condition.needs_document for group in groups
+    )
+
+
+def _evaluate(messages: list[HeldMessage], groups: list[Group]) -> Matching:
+    """Evaluates the conditions of groups for messages whose payloads are in memory."""
+    contents = [(message.payload or b"", message.headers or {}) for message in messages]
+    return matching([group.condition for group in groups], contents)
+
+
+def _offer(messages: list[HeldMessage], members: Iterable[Member], shared: Documents | None = None) -> None:
+    """Gives members messages whose payloads are in memory. shared: see `DeliveryBatch`."""
+    batch = DeliveryBatch(messages, shared=shared)
     for member in members:
         member.offer(batch)
     batch.report()

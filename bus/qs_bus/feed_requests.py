@@ -24,7 +24,7 @@ from qs_schemas import CopyMessage, DeleteMessage
 from qs_schemas.limits import COPIES
 from qs_serving.timers import Timers
 
-from .fanout import FanOut
+from .fanout import Copies, FanOut
 from .feeds import Feed, HeldMessage, Release
 from .retry_queue import RETRY_AFTER, RetryQueue, ServerCalls, Steps
 
@@ -105,28 +105,40 @@ class FeedRequests:
             self._timers.add(seconds, partial(self._looks.add, feed, again))
 
     def _copy(self, feed: FanOut, mids: list[int]) -> Steps:
-        while targets := [share.qid for share in feed.names.values()]:
+        while copies := feed.uncopied(mids):
+            failure: ServerError | None = None
             try:
-                for batch in in_batches(list(mids), max(COPIES // len(targets), 1)):
-                    yield from ask(CopyMessage(feed.qid, mids=list(batch), queues=targets))  # skips what is gone
+                for each in copies:
+                    try:
+                        yield from self._copy_to(feed, each)
+                    except NotFound:
+                        raise
+                    except ServerError as error:  # a queue that is full, perhaps: the others are not
+                        failure = failure or error
             except NotFound:
                 yield self._look_again  # the queue of a name has been deleted, which ends the name
-                if targets == [share.qid for share in feed.names.values()]:
+                if copies == feed.uncopied(mids):
                     raise
-            except ServerError:
-                yield from self._copy_one_by_one(feed, mids, targets)
-                return
             else:
-                feed.copied(mids)
-                return
-        feed.not_copied(mids)  # no name is left, so nobody but the members has to handle them
+                if failure is not None:
+                    raise failure
+        feed.not_copied(mids)  # what is left is for names that have ended, so nobody but the members has to handle it
 
-    def _copy_one_by_one(self, feed: FanOut, mids: list[int], targets: list[str]) -> Steps:
-        """Copies the messages of a failed list one at a time: the failure does not say how far the list came, and no
-        message is to be copied twice."""
-        while mids:
-            yield from ask(CopyMessage(feed.qid, mids[0], queues=targets))
-            feed.copied([mids.pop(0)])
+    def _copy_to(self, feed: FanOut, copies: Copies) -> Steps:
+        """Copies messages to the queues of some names."""
+        names, queues, mids = copies
+        for batch in in_batches(mids, max(COPIES // len(queues), 1)):
+            try:
+                yield from ask(CopyMessage(feed.qid, mids=list(batch), queues=queues))  # skips what is gone
+            except NotFound:
+                raise
+            except ServerError:
+                # One at a time: the failure does not say how far the list came, and no message is to be copied twice.
+                for mid in batch:
+                    yield from ask(CopyMessage(feed.qid, mid, queues=queues))
+                    feed.copied([mid], names)
+            else:
+                feed.copied(batch, names)
 
     def _fetch(self, feed: Feed, messages: list[HeldMessage]) -> Steps:
         (message,) = messages

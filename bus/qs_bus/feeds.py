@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 from qs_schemas import GetMessage, Peer
 
 if TYPE_CHECKING:
+    from .conditions import Condition
     from .retry_queue import RetryQueue
 
 PREFETCH = 1000
@@ -83,7 +84,8 @@ class HeldMessage:
     being fetched again; doubtful: how many of the members waited for may have got the message by mistake; delivered:
     True if a member that asked for messages has got this one, or is being sent it; origin: the origin of a dead letter,
     else None; reason: the reason of the last release that gave one, from the server or from a member; headers: come and
-    go with the payload, None if there are none; attributes: None for a message without any.
+    go with the payload, None if there are none; attributes: None for a message without any; names: the durable names
+    whose queues are to get a copy and have none yet.
     """
 
     feed: Feed
@@ -103,6 +105,7 @@ class HeldMessage:
     reason: str | None = None
     headers: dict[str, str] | None = None
     attributes: Attributes | None = None
+    names: frozenset[DurableName] = frozenset()
 
     @property
     def key(self) -> tuple[str, int]:
@@ -137,6 +140,26 @@ Form: TypeAlias = tuple[str | None, bool]
 line."""
 
 
+class Documents:
+    """Keeps the documents of messages for batches that have some of the messages in common, so that each document is
+    made once for each form."""
+
+    def __init__(self) -> None:
+        self._made: dict[Form, dict[int, bytes]] = {}  # form -> id of the message -> document
+
+    def of(self, messages: list[HeldMessage], form: Form) -> list[bytes]:
+        """Returns the documents of messages, all of one feed, in a form."""
+        made = self._made.get(form)
+        if made is None:
+            if len(self._made) == _FORMS:
+                self._made.clear()
+            made = self._made[form] = {}
+        for message in messages:
+            if message.mid not in made:
+                made[message.mid] = message.document(*form)
+        return [made[message.mid] for message in messages]
+
+
 class DeliveryBatch:
     """Holds messages that go to members together, and their documents, which are made once for all members that use
     the same form.
@@ -146,11 +169,17 @@ class DeliveryBatch:
     its messages.
     """
 
-    __slots__ = ("_documents", "_handled", "_keys", "messages")
+    __slots__ = ("_documents", "_handled", "_keys", "_shared", "messages")
 
-    def __init__(self, messages: list[HeldMessage], documents: dict[Form, list[bytes]] | None = None) -> None:
-        """documents: those that are made already."""
+    def __init__(
+        self,
+        messages: list[HeldMessage],
+        documents: dict[Form, list[bytes]] | None = None,
+        shared: Documents | None = None,
+    ) -> None:
+        """documents: those that are made already; shared: the documents that other batches use too."""
         self.messages = messages
+        self._shared = shared
         self._keys: list[tuple[str, int]] | None = None
         self._documents = {form: (made, b"".join(made)) for form, made in documents.items()} if documents else {}
         self._handled = 0  # members that have handled all messages
@@ -169,7 +198,10 @@ class DeliveryBatch:
         if found is None:
             if len(self._documents) == _FORMS:
                 self._documents.clear()
-            documents = [message.document(*form) for message in self.messages]
+            if self._shared is None:
+                documents = [message.document(*form) for message in self.messages]
+            else:
+                documents = self._shared.of(self.messages, form)
             together = documents[0] if len(documents) == 1 else b"".join(documents)
             found = self._documents[form] = documents, together
         return found
@@ -215,6 +247,10 @@ class Member(Protocol):
     @property
     def ack(self) -> bool:
         """True if the client acknowledges."""
+
+    @property
+    def condition(self) -> Condition | None:
+        """What a message must match to go to this member; None for every message."""
 
     @property
     def prefetch(self) -> int:

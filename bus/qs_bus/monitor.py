@@ -20,6 +20,7 @@ from qs_serving.timers import Timers, within
 from .durable_names import DurableNames, Share, counts_queue_of, is_of_bus, names_in
 from .fanout import FanOut
 from .feeds import DurableName, Feed
+from .filtering import Evaluator
 from .options import BusOptions
 from .rights import RefusedError, Rights
 from .upstream import Upstream
@@ -170,6 +171,7 @@ class Monitor:
         self.upstream = Upstream(
             options.server, self._prepare, self._gone, self._forbidden, hub=hub, timers=timers, security=security
         )
+        self.evaluator = Evaluator()
         self.feeds: dict[str, FanOut] = {}
         self._invalid: set[str] = set()  # queues whose names are not valid
         self._not_made: set[str] = set()  # queues that the server does not let the bus make
@@ -185,6 +187,7 @@ class Monitor:
             self.feed(qid)
         self._counts = SubscriberCounts(self.upstream, self._options.host, port, self._count)
         async with trio.open_nursery() as self._background:
+            self.evaluator.nursery = self._background
             self._background.start_soon(self.upstream.run)
             self._background.start_soon(self._counts.run)
 
@@ -241,6 +244,8 @@ class Monitor:
             await self._check_readable(qid)  # first: the list has only queues that the bus may see
             try:
                 existing = await self.upstream.queues()
+                # A queue that was deleted and created again has kept its names.
+                await self.names.find(names_in(existing), {qid})
                 break
             except ServerUnavailable:
                 await trio.lowlevel.checkpoint()
@@ -249,15 +254,13 @@ class Monitor:
                 errors.NOT_FOUND,
                 f"there is no queue {qid!r}; create it on the queue server at {self.server_name} first",
             )
-        for name in names_in(existing):
-            if name.qid == qid:  # a queue that was deleted and created again has kept its names
-                self.names.add(name)
 
     def feed(self, qid: str) -> FanOut:
         """Returns the feed of a queue, and makes one if there is none."""
         feed = self.feeds.get(qid)
         if feed is None:
-            feed = FanOut(qid, self.upstream, self._options.limits.outbox, self._options.hold)
+            limits = self._options.limits
+            feed = FanOut(qid, self.upstream, limits.outbox, self._options.hold, self.evaluator)
             # Silent clients join first: they get the messages that come for the first subscriber too.
             self.feeds[qid] = feed
             self._opened(feed)
@@ -355,7 +358,7 @@ class Monitor:
             if self._counts is not None and not self._expected:
                 await self._expect_subscribers(self._counts)
                 self._expected = True
-            self.names.compare(known, existing, self._options.queues or existing)
+            await self.names.compare(known, existing, self._options.queues or existing)
         upstream.connected.set()
         for feed in self.feeds.values():
             for each in (feed, *feed.names.values()):

@@ -20,6 +20,7 @@ from qs_serving.options import ServerLimits
 from qs_serving.strangers import PIECE, Strangers
 from qs_serving.timers import Timers
 
+from .conditions import BadCondition, Condition
 from .feeds import HeldMessage
 from .operations import WAITING, operation_of
 from .options import BusOptions
@@ -330,6 +331,7 @@ class BusSession:
         options: dict[str, Any] = {"ack": False}
         if isinstance(request, Subscribe):
             options = {"ack": request.ack == "client", "prefetch": request.prefetch, "name": request.name}
+            options["condition"] = _condition_of(request)
         answer.answers(new_resp(), request.req)
         subscription = self.new_subscription(request.req, **options)
         await self._bus.subscribe(self, subscription, list(dict.fromkeys(qids)), answer)
@@ -363,6 +365,7 @@ class BusSession:
         ack: bool,
         prefetch: int | None = None,
         name: str | None = None,
+        condition: Condition | None = None,
         asked: bool = True,
     ) -> Subscription:
         return Subscription(
@@ -375,6 +378,7 @@ class BusSession:
             ack=ack,
             prefetch=prefetch,
             name=name,
+            condition=condition,
             asked=asked,
         )
 
@@ -420,6 +424,16 @@ class BusSession:
         for subscription in self.subscriptions:
             subscription.leave()
         self.subscriptions.clear()
+
+
+def _condition_of(request: Subscribe) -> Condition | None:
+    """Returns the condition of a request. Raises RefusedError, whose text tells what is wrong with it where."""
+    if request.where is None:
+        return None
+    try:
+        return Condition(request.where)
+    except BadCondition as error:
+        raise RefusedError(errors.BAD_REQUEST, f"the condition in 'where' is not valid: {error}") from None
 
 
 def _error(about: Message, error: RefusedError | NotAllowedError) -> Error:

@@ -18,6 +18,7 @@ from .feeds import DeliveryBatch, HeldMessage, report_handled
 from .options import BusOptions, Policy
 
 if TYPE_CHECKING:
+    from .conditions import Condition
     from .feeds import Feed
 
 BYTES, MESSAGES = "bytes", "messages"
@@ -53,8 +54,9 @@ class Subscription:
     been emptied further. A subscription must never wait for its client, or drop a message without a report: the message
     would stay in flight.
 
-    req: the req of the subscribe request; ack: True if the client acknowledges; name: the durable name, if any; asked:
-    False for a client that was subscribed because it was silent; peer: knows how the client's documents end; dismiss:
+    req: the req of the subscribe request; ack: True if the client acknowledges; name: the durable name, if any;
+    condition: what messages must match, None for every message; asked: False for a client that was subscribed because
+    it was silent; peer: knows how the client's documents end; dismiss:
     called with the exceeded bound and a text, to end the connection; counts: the counts of the bus.
 
     A message counts as handled when it is written to a client that does not acknowledge. For a silent client this stays
@@ -62,8 +64,8 @@ class Subscription:
     """
 
     __slots__ = (
-        "_counts", "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "delayed", "ending",
-        "feeds", "name", "pending", "prefetch", "req", "waiting", "waiting_bytes",
+        "_counts", "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "condition",
+        "delayed", "ending", "feeds", "name", "pending", "prefetch", "req", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +80,7 @@ class Subscription:
         ack: bool = False,
         prefetch: int | None = None,
         name: str | None = None,
+        condition: Condition | None = None,
         asked: bool = True,
     ) -> None:
         self._outbox = outbox
@@ -89,6 +92,7 @@ class Subscription:
         self.ack = ack
         self.prefetch = prefetch or _PREFETCH
         self.name = name
+        self.condition = condition
         self.asked = asked
         self._doubtful: list[HeldMessage] | None = None if asked else []  # written, and pending
         self.feeds: list[Feed] = []

@@ -13,10 +13,11 @@ from support.bus.memory import EVERYTHING, Asked, Client, World, nothing_left
 from support.examples import examples
 
 from qs_bus.fanout import FanOut
-from qs_bus.feeds import Feed, HeldMessage, Release
+from qs_bus.feeds import DurableName, Feed, HeldMessage, Release
 from qs_bus.subscription import Subscription
 from qs_schemas import GetMessage
 
+NAME = DurableName("q", "n")
 Op = tuple[Any, ...]
 number = st.integers(0, 5)
 JOIN = st.tuples(st.just("join"), st.booleans(), st.booleans(), st.sampled_from([1, 2, 5]), st.booleans())
@@ -72,7 +73,7 @@ class Model:
         self.share = world.share("q", "n")
         self.q.counted = self.share.counted = most is not None
         if named:
-            self.q.names["n"] = self.share
+            self.q.add_name(NAME, self.share)
         self.named = named
         self.stored: dict[Feed, dict[int, Stored]] = {self.q: {}, self.share: {}}
         self.recipients: dict[tuple[Feed, int], list[Member]] = {}
@@ -204,7 +205,7 @@ class Model:
         if message is not None and mid not in self.copied:
             self.stored[self.share][mid] = Stored(message.payload)
             self.copied.add(mid)
-        feed.copied([mid])
+        feed.copied([mid], [NAME])
 
     def _fetches(self, feed: Feed, record: HeldMessage) -> None:
         message = self.stored[feed].get(record.mid)

@@ -11,6 +11,7 @@ import trio
 from qs_bus.durable_names import Share
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import DurableName, Feed
+from qs_bus.filtering import Evaluator, Matching
 from qs_bus.options import BusOptions, Policy
 from qs_bus.session import BusSession
 from qs_bus.subscription import DeliveryCounts, Subscription
@@ -56,6 +57,24 @@ class FakeUpstream:
 
     def ask_policy(self, feed: Feed) -> None:
         self.asked.append(feed)
+
+
+class FakeEvaluator(Evaluator):
+    """Notes what a thread is to evaluate, until the test says `finish`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: list[tuple[Callable[[], Matching], Callable[[Matching], None]]] = []
+
+    def start(self, evaluate: Callable[[], Matching], then: Callable[[Matching], None]) -> None:
+        self.running.append((evaluate, then))
+
+    def finish(self) -> bool:
+        """Ends all evaluations that are running. Tells whether there were any."""
+        running, self.running = self.running, []
+        for evaluate, then in running:
+            then(evaluate())
+        return bool(running)
 
 
 class FakeHub:
@@ -291,13 +310,14 @@ class World:
     ) -> None:
         self.nursery = nursery
         self.upstream: Any = FakeUpstream()
+        self.evaluator = FakeEvaluator()
         self.options = BusOptions(policy=policy, hold=hold, limits=ServerLimits(outbox=outbox))
         self.bus = FakeBus(self.options, nursery)
         self._mid = 0
 
     def fan_out(self, qid: str = "q", *, counted: bool = False) -> FanOut:
         """counted: the server counts how often its messages were received."""
-        feed = FanOut(qid, self.upstream, self.options.limits.outbox, self.options.hold)
+        feed = FanOut(qid, self.upstream, self.options.limits.outbox, self.options.hold, self.evaluator)
         feed.counted = counted
         return feed
 

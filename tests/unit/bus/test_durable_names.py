@@ -10,6 +10,7 @@ from support.bus.memory import FakeUpstream
 from qs_bus.durable_names import DurableNames, Share
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import DurableName, Feed
+from qs_bus.filtering import Evaluator
 from qs_bus.rights import RefusedError, Rights
 from qs_client.errors import exception_for
 from qs_schemas import Error, ErrorCode, GetQueue, QueueOptions
@@ -60,7 +61,7 @@ class World:
 
     def __init__(self, *names: DurableName) -> None:
         self.server = Server()
-        self.q = FanOut("q", self.server, 100, 100)
+        self.q = FanOut("q", self.server, 100, 100, Evaluator())
         self.ended: list[DurableName] = []
         feeds = {"q": self.q}
         self.names = DurableNames(

@@ -7,8 +7,9 @@ import trio
 import trio.testing
 from support.bus.memory import EVERYTHING, World, nothing_left
 
-from qs_bus.feeds import PREFETCH, HeldMessage, Release
+from qs_bus.feeds import PREFETCH, DurableName, HeldMessage, Release
 
+NAME = DurableName("q", "n")
 settled = trio.testing.wait_all_tasks_blocked
 
 
@@ -483,14 +484,14 @@ async def test_a_name_counts_as_one(world: World) -> None:
     handled it."""
     q = world.fan_out()
     for name in ("n", "m"):
-        q.names[name] = world.share("q", name)
+        q.add_name(DurableName("q", name), world.share("q", name))
     client = world.client()
     client.join(q, ack=True)
     one, two = world.push(q), world.push(q)
     assert world.upstream.copies.of(q) == [one, two]
     client.acknowledge(one)
     assert world.upstream.deletes == []
-    q.copied([one, two])
+    q.copied([one, two], q.names)
     assert world.deleted(q) == [one]
     client.acknowledge(two)
     assert world.deleted(q) == [two]
@@ -500,10 +501,10 @@ async def test_a_name_counts_as_one(world: World) -> None:
 async def test_a_name_without_members(world: World) -> None:
     """A name's messages are taken from the queue though nobody is connected."""
     q = world.fan_out()
-    q.names["n"] = world.share()
+    q.add_name(NAME, world.share())
     assert q.wanted
     mid = world.push(q)
-    q.copied(world.upstream.copies.of(q))
+    q.copied(world.upstream.copies.of(q), [NAME])
     assert world.deleted(q) == [mid]
 
 
@@ -512,17 +513,17 @@ async def test_stored_for_a_name_and_the_members_leave(world: World) -> None:
     it."""
     for copied_first in (True, False):
         q = world.fan_out()
-        q.names["n"] = world.share()
+        q.add_name(NAME, world.share())
         client = world.client()
         client.join(q, ack=True)
         mid = world.push(q)
         if copied_first:
-            q.copied([mid])
+            q.copied([mid], [NAME])
             client.leave()
         else:
             client.leave()
-            q.copied([mid])
+            q.copied([mid], [NAME])
         assert world.deleted(q) == [mid]
         assert world.released(q) == []
-        q.copied([mid])  # a repetition, after a lost connection
+        q.copied([mid], [NAME])  # a repetition, after a lost connection
         assert world.upstream.deletes == []

@@ -9,12 +9,14 @@ import trio.testing
 from support.bus.memory import FakeHub, FakeServer
 
 from qs_bus.fanout import FanOut
-from qs_bus.feeds import Feed, HeldMessage, Release
+from qs_bus.feeds import DurableName, Feed, HeldMessage, Release
+from qs_bus.filtering import Evaluator
 from qs_bus.upstream import Upstream
 from qs_client import Error, Message, ServerError, ServerUnavailable, calls
 from qs_schemas import CopyMessage, DeleteMessage, GetMessage, GetQueue, QueueOptions, ReleaseMessage, Subscribe
 from qs_serving.timers import Timers
 
+N, M = DurableName("q", "n"), DurableName("q", "m")
 NO_QUEUE = Error(code=404, kind="not-found", text="there is no queue 'q'")
 STALE = Error(code=409, kind="stale", text="it has been received again")
 settled = trio.testing.wait_all_tasks_blocked
@@ -67,8 +69,8 @@ async def upstream(nursery: trio.Nursery) -> Scripted:
 
 def subscribed(upstream: Scripted) -> FanOut:
     """A feed of `q` that wants messages."""
-    feed = FanOut("q", upstream, 100, 100)
-    feed.names["n"] = feed  # type: ignore[assignment]
+    feed = FanOut("q", upstream, 100, 100, Evaluator())
+    feed.add_name(N, feed)
     upstream.sync(feed)
     return feed
 
@@ -84,7 +86,7 @@ async def test_what_is_in_other_hands_is_asked_for_again(
 ) -> None:
     """A message to fetch that is in other hands is asked for a second later; what else is to be fetched does not wait
     for that."""
-    q, other = FanOut("q", upstream, 100, 100), FanOut("other", upstream, 100, 100)
+    q, other = FanOut("q", upstream, 100, 100, Evaluator()), FanOut("other", upstream, 100, 100, Evaluator())
     mine, next_one, others = waiting(q, 1), waiting(q, 2), waiting(other, 3)
     in_other_hands = {1}
 
@@ -111,7 +113,7 @@ async def test_what_is_asked_for_again_survives_the_connection(
 ) -> None:
     """A message that was to be asked for again when the connection ended is asked for on the next one."""
     upstream = Scripted(nursery)
-    q = FanOut("q", upstream, 100, 100)
+    q = FanOut("q", upstream, 100, 100, Evaluator())
     record = waiting(q, 1)
     upstream.answers = lambda request: GetMessage("q", 1, status="in-flight")
     upstream.fetches.add(q, record)
@@ -125,7 +127,7 @@ async def test_what_is_asked_for_again_survives_the_connection(
 
 async def test_what_is_gone(upstream: Scripted) -> None:
     """Deleting from a queue that is gone is done, and giving back what is not in hand any more is too."""
-    q = FanOut("q", upstream, 100, 100)
+    q = FanOut("q", upstream, 100, 100, Evaluator())
     q.messages[1] = HeldMessage(q, 1, 1, 1, None, 1, done=True)
     upstream.answers = lambda request: NO_QUEUE if isinstance(request, DeleteMessage) else STALE
     upstream.deletes.add(q, 1)
@@ -142,15 +144,15 @@ async def test_what_is_gone(upstream: Scripted) -> None:
 
 async def test_a_name_that_is_gone(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
     """When the queue of a name is gone, the names are looked at again; what only they were to get is given back."""
-    q = FanOut("q", upstream, 100, 100)
-    q.names["n"] = FanOut("bus:q:n", upstream, 100, 100)  # type: ignore[assignment]
-    record = q.messages[1] = HeldMessage(q, 1, 1, 1, None, 1, unhandled=1)
+    q = FanOut("q", upstream, 100, 100, Evaluator())
+    q.add_name(N, FanOut("bus:q:n", upstream, 100, 100, Evaluator()))
+    record = q.messages[1] = HeldMessage(q, 1, 1, 1, None, 1, unhandled=1, names=frozenset({N}))
     upstream.answers = lambda request: NO_QUEUE if isinstance(request, CopyMessage) else request
     upstream.copies.add(q, 1)
     await settled()
     assert upstream.prepared == 2  # the first was for the connection
     assert not record.handled
-    q.names.clear()
+    q.remove_name(N)
     await trio.sleep(1.1)
     assert record.done
     assert [each for each in upstream.asked if isinstance(each, DeleteMessage)] == []
@@ -160,13 +162,13 @@ async def test_a_name_that_is_gone(upstream: Scripted, autojump_clock: trio.test
 async def test_a_name_that_ends_meanwhile(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
     """A copy that fails because the queue of one of two names is gone is made at once for the other alone."""
     await settled()
-    q = FanOut("q", upstream, 100, 100)
-    q.names["n"] = FanOut("bus:q:n", upstream, 100, 100)  # type: ignore[assignment]
-    q.names["m"] = FanOut("bus:q:m", upstream, 100, 100)  # type: ignore[assignment]
-    record = q.messages[1] = HeldMessage(q, 1, 1, 1, None, 1, unhandled=1)
+    q = FanOut("q", upstream, 100, 100, Evaluator())
+    q.add_name(N, FanOut("bus:q:n", upstream, 100, 100, Evaluator()))
+    q.add_name(M, FanOut("bus:q:m", upstream, 100, 100, Evaluator()))
+    record = q.messages[1] = HeldMessage(q, 1, 1, 1, None, 1, unhandled=1, names=frozenset({N, M}))
 
     async def prepare(upstream: Upstream) -> None:
-        del q.names["n"]
+        q.remove_name(N)
 
     upstream._prepare = prepare
     upstream.answers = lambda request: (
@@ -181,7 +183,7 @@ async def test_a_name_that_ends_meanwhile(upstream: Scripted, autojump_clock: tr
 async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
     """Copies that succeeded are not repeated; the rest is tried until it works, and other queues do not wait for
     that."""
-    full, other = FanOut("full", upstream, 100, 100), FanOut("other", upstream, 100, 100)
+    full, other = FanOut("full", upstream, 100, 100, Evaluator()), FanOut("other", upstream, 100, 100, Evaluator())
     room = [1, 2]
 
     def answers(request: Message) -> Message:
@@ -191,9 +193,9 @@ async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: tr
 
     upstream.answers = answers
     for feed in (full, other):
-        feed.names["n"] = FanOut(f"bus:{feed.qid}:n", upstream, 100, 100)  # type: ignore[assignment]
+        feed.add_name(N, FanOut(f"bus:{feed.qid}:n", upstream, 100, 100, Evaluator()))
         for mid in (1, 2, 3):
-            feed.messages[mid] = HeldMessage(feed, mid, 1, mid, None, 1, unhandled=1)
+            feed.messages[mid] = HeldMessage(feed, mid, 1, mid, None, 1, unhandled=1, names=frozenset({N}))
     began = trio.current_time()
     for mid in (1, 2, 3):
         upstream.copies.add(full, mid)
@@ -243,7 +245,7 @@ async def test_call_about_a_queue_whose_server_is_away(upstream: Scripted, kind:
 
 async def test_request_that_a_stopping_server_refuses(upstream: Scripted, nursery: trio.Nursery) -> None:
     """A request of a feed that a stopping server refuses is sent again on the next connection."""
-    feed = FanOut("q", upstream, 100, 100)
+    feed = FanOut("q", upstream, 100, 100, Evaluator())
     upstream.answers = lambda request: STOPPING
     upstream.deletes.add(feed, 1)
     await settled()
@@ -260,7 +262,7 @@ async def test_request_that_is_never_answered(nursery: trio.Nursery, autojump_cl
     """A request without an answer ends the connection after a minute, also if later ones are answered; it is sent again
     on the next connection."""
     upstream = Scripted(nursery)
-    q, other = FanOut("q", upstream, 100, 100), FanOut("other", upstream, 100, 100)
+    q, other = FanOut("q", upstream, 100, 100, Evaluator()), FanOut("other", upstream, 100, 100, Evaluator())
     upstream.answers = lambda request: None if getattr(request, "qid", "") == "q" else request
     reasons: list[str] = []
 
@@ -320,7 +322,7 @@ async def test_whether_a_released_message_comes_again(
 ) -> None:
     """The bus looks after the release, and again later as long as somebody waits: when the delay is over, also if the
     server's clock is an hour ahead of the bus's, or behind. A message that is not there any more is given up."""
-    feed = FanOut("q", upstream, 100, 100)
+    feed = FanOut("q", upstream, 100, 100, Evaluator())
     feed.messages[1] = HeldMessage(feed, 1, 1, 1, None, 1, unhandled=1)
     feed._awaited[1] = {None: None}  # type: ignore[dict-item]
     visible_at = round((time.time() + ahead + 1000) * 1_000_000) if delayed else None

@@ -9,7 +9,8 @@ import trio.testing
 from support.bus.memory import FakeHub, FakeServer
 
 from qs_bus.fanout import FanOut
-from qs_bus.feeds import Feed, Release
+from qs_bus.feeds import DurableName, Feed, Release
+from qs_bus.filtering import Evaluator
 from qs_bus.options import ServerSecurity
 from qs_bus.upstream import Upstream
 from qs_client import Error, Message, ServerUnavailable, Unauthorized
@@ -37,8 +38,8 @@ class World:
         self.upstream = Upstream(
             ("server", 1), self._prepare, lambda feed: None, self.forbidden.append, hub=FakeHub(), timers=self.timers
         )  # type: ignore[arg-type]
-        self.q = FanOut("q", self.upstream, 100, 100)
-        self.q.names["n"] = self.q  # type: ignore[index]
+        self.q = FanOut("q", self.upstream, 100, 100, Evaluator())
+        self.q.add_name(DurableName("q", "n"), self.q)
 
     async def _open(self) -> Any:
         await trio.lowlevel.checkpoint()
