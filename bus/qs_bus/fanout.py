@@ -221,27 +221,15 @@ class FanOut(Feed):
     def _pass_on(self, messages: list[HeldMessage], groups: list[Group], found: Matching) -> None:
         """Gives messages to the members and names whose conditions they match. Releases the messages if nobody is
         there, and deletes those that match nobody."""
-        members: dict[int, list[Member]] = {}  # by the messages that they get
-        for group, bits in zip(groups, found, strict=False):
-            if group.condition is not None:
-                self._count(group, bits.bit_count(), len(messages))
-            if group.members:
-                members.setdefault(bits, []).extend(group.members)
-            if group.names:
-                names = frozenset(group.names)
-                for message in chosen(messages, bits):
-                    message.names |= names
-        for bits, some in members.items():
-            for message in chosen(messages, bits):
-                message.unhandled += len(some)
-        somebody = bool(members) or any(group.names for group in groups)
+        if not any(group.members or group.names for group in groups):
+            for message in messages:
+                self._settle(message)
+            return
+        members = self._assign(messages, groups, found)
         unmatched = []
         for message in messages:
             if message.names:
-                message.unhandled += 1  # all names count as one
                 self._copies.add(self, message.mid)
-            elif not somebody:
-                self._settle(message)
             elif not message.unhandled:
                 message.handled = message.done = True
                 unmatched.append(message.mid)
@@ -251,6 +239,25 @@ class FanOut(Feed):
         for bits, some in members.items():
             if bits:
                 _offer(chosen(messages, bits), some, shared)
+
+    def _assign(self, messages: list[HeldMessage], groups: list[Group], found: Matching) -> dict[int, list[Member]]:
+        """Notes for whom messages are waited for, and counts what the conditions have decided. Returns the members by
+        the messages that they get, see `Matching`: those that get the same ones are sent the same batch."""
+        members: dict[int, list[Member]] = {}
+        for group, bits in zip(groups, found, strict=True):
+            if group.condition is not None:
+                self._count(group, bits.bit_count(), len(messages))
+            if group.members:
+                members.setdefault(bits, []).extend(group.members)
+            if group.names:
+                names = frozenset(group.names)
+                for message in chosen(messages, bits):
+                    message.unhandled = 1  # all names count as one
+                    message.names |= names
+        for bits, some in members.items():
+            for message in chosen(messages, bits):
+                message.unhandled += len(some)
+        return members
 
     def _count(self, group: Group, matched: int, messages: int) -> None:
         deciding = len(group.members) + len(group.names)
