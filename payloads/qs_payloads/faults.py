@@ -24,9 +24,19 @@ class PayloadFault(NamedTuple):
             place.append(f"element '{self.element}'")
         return f"{', '.join(place)}: {self.reason}" if place else self.reason
 
+    @classmethod
+    def unchecked(cls, why: "UncheckedError") -> "PayloadFault":
+        """Returns the fault of a payload that could not be checked."""
+        return cls(None, "", f"could not be checked {why}")
+
 
 class SchemaError(ValueError):
     """Reports that a file is no schema that can be used. The text says the file, the line if it is known, and why."""
+
+
+class UncheckedError(Exception):
+    """Reports that a payload could not be checked. The text says why, so that "could not be checked" can stand before
+    it."""
 
 
 class NoSuchSchemaError(LookupError):

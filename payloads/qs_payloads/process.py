@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .child import LENGTH, OUT_OF_MEMORY
-from .faults import PayloadFault, SchemaError
+from .faults import PayloadFault, SchemaError, UncheckedError
 from .sources import Source
 
 COMPILING = 10.0
@@ -31,7 +31,7 @@ _KNOWN = 64
 _CODE = "from qs_payloads.child import main; main()"
 
 
-class DiedError(Exception):
+class DiedError(UncheckedError):
     """Reports that the process has ended in the midst of a request. The text says why, for a person."""
 
 
@@ -91,7 +91,7 @@ class Process:
                 valid += 1
         except DiedError as error:
             self.close()
-            return valid, PayloadFault(None, "", f"could not be checked {error}")
+            return valid, PayloadFault.unchecked(error)
         return None
 
     def _ask(self, head: dict[str, Any], source: Source, parts: Sequence[bytes], seconds: float) -> Iterator[Any]:

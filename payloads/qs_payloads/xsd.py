@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from lxml import etree
 
-from .faults import PayloadFault, SchemaError, shortened
+from .faults import PayloadFault, SchemaError, UncheckedError, shortened
 from .plain_xsd import is_plain
 from .sources import Source, parse_xsd
 
@@ -52,6 +52,12 @@ class Xsd:
 
     def fault(self, payload: bytes) -> PayloadFault | None:
         """Returns the first thing that is wrong with a payload, or None."""
+        try:
+            return self._fault(payload)
+        except UncheckedError as error:
+            return PayloadFault.unchecked(error)
+
+    def _fault(self, payload: bytes) -> PayloadFault | None:
         if not payload:
             return PayloadFault(None, "", "is empty: an XML document is wanted")
         parser = _parser()
@@ -68,7 +74,13 @@ class Xsd:
         may_have_many = payload.count(b"<") + payload.count(b"=") > _FEW
         if may_have_many and (fault := self._early_fault(payload)):
             return fault
-        return None if self._schema.validate(root) else _of_entry(self._first(), root)
+        return None if self._validate(root) else _of_entry(self._first(), root)
+
+    def _validate(self, root: Any) -> bool:
+        try:
+            return self._schema.validate(root)
+        except etree.XMLSchemaValidateError:  # libxml2 gives up, for instance after very many tries of a pattern
+            raise UncheckedError("as the library gives up on it") from None
 
     def _first(self) -> Any:
         log: Any = self._schema.error_log  # lxml-stubs has no index
@@ -86,7 +98,7 @@ class Xsd:
                 # The parser knows no line. The tree of what it has read does: faults at its end, where the rest is
                 # missing, come after the first one.
                 root = etree.fromstring(payload[: at + _PIECE], _parser(recover=True))
-                if root is None or self._schema.validate(root):
+                if root is None or self._validate(root):
                     return _of_entry(log[0], None)
                 return _of_entry(self._first(), root)
         return None
