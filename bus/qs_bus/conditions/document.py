@@ -3,6 +3,7 @@
 Must never read a file or the network, expand an entity, or let a payload choose how much memory its tree takes.
 """
 
+import codecs
 import re
 from threading import local
 
@@ -106,4 +107,5 @@ def _marks_are_ascii(encoding: str) -> bool:
         encoded = "<=".encode(encoding)
     except (LookupError, UnicodeError):
         return False
-    return b"<" in encoded and b"=" in encoded
+    # UTF-7 may hide any sign, and Python's codec just does not do so.
+    return b"<" in encoded and b"=" in encoded and codecs.lookup(encoding).name != "utf-7"

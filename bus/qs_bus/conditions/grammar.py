@@ -21,9 +21,13 @@ DEEPEST = 32
 SOUGHT_BYTES = 64
 """Bytes that all contains() in brackets after `//` look for together. At each character of a text libxml2 may compare
 all of them, and after `//` a text may be read again for each element around it."""
+MOST_HEADERS = 4
+"""Comparisons with a header in brackets. Each copies the header for each node that the brackets are about, 8 KiB at
+most: some do not cost more than the steps may, thirty would."""
 
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 _FUNCTIONS = {"not": 1, "contains": 2, "starts-with": 2, "number": 1, "string-length": 1}
+_ARGUMENTS = "a path, a string or a header"
 _KNOWN_FUNCTIONS = "the functions are not(), contains(), starts-with(), number() and string-length()"
 _NO_ARITHMETIC = "no arithmetic, write the result of it"
 _INSTEAD = {
@@ -77,7 +81,7 @@ class _Parser:
     2. `//` but at the front of a path, and paths from the document in brackets: they are followed for each node anew;
     3. functions of a path whose nodes would have to be sorted to know the first;
     4. strings for contains() that are not in the condition, or long where texts are read for each level;
-    5. headers in brackets but in a comparison with a path: their text is converted for each node anew.
+    5. headers in brackets but in a few comparisons with paths: their text is copied for each node anew.
     """
 
     def __init__(self, text: str) -> None:
@@ -89,6 +93,8 @@ class _Parser:
         """The number of predicates around the next token."""
         self._is_deep = False
         """True while the path that is read, or one around it, begins with `//`."""
+        self._headers = 0
+        """Headers that count for `MOST_HEADERS`."""
         self._sought = 0
         """Bytes that count for `SOUGHT_BYTES`."""
 
@@ -185,11 +191,18 @@ class _Parser:
         if self._brackets:
             is_cheap = sign.text in ("=", "!=") and isinstance(left, Path) | isinstance(right, Path)
             for token, side in ((first, left), (second, right)):
-                if isinstance(side, Header) and not is_cheap:
-                    raise _header_in_brackets(token)
+                if isinstance(side, Header):
+                    self._count_header(token, is_cheap)
         if self._next.is_sign(*_COMPARISONS):
             raise self._next.refused("a comparison has two sides, write 'and' between two comparisons")
         return Comparison(sign.text, left, right)
+
+    def _count_header(self, header: Token, is_cheap: bool) -> None:
+        if not is_cheap:
+            raise _header_in_brackets(header)
+        self._headers += 1
+        if self._headers > MOST_HEADERS:
+            raise header.refused(f"more than {MOST_HEADERS} headers in brackets, write fewer or compare them outside")
 
     def _condition(self, expression: Expression, token: Token) -> Expression:
         """Checks that what stands alone is true or false. token: its first one."""
@@ -246,6 +259,8 @@ class _Parser:
         call = Not(self._any_of()) if name.text == "not" else Call(name.text, self._arguments(name))
         if self._next.is_sign(","):
             raise self._next.refused(f"{name.text}() has no more arguments, leave it out")
+        if isinstance(call, Call) and (self._next.is_name("and", "or") or self._next.is_sign(*_COMPARISONS)):
+            raise self._next.refused(f"{name.text}() takes {_ARGUMENTS}, and no more, leave it out")
         self._close(")", opened)
         return call
 
@@ -270,7 +285,7 @@ class _Parser:
         if isinstance(argument, Header) and self._brackets:
             raise _header_in_brackets(token)
         if not isinstance(argument, Path | Literal | Header):
-            raise token.refused(f"{name.text}() takes a path, a string or a header, write one of these")
+            raise token.refused(f"{name.text}() takes {_ARGUMENTS}, write one of these")
         if isinstance(argument, Path) and not argument.is_ordered:
             raise token.refused(
                 f"{name.text}() takes the first that a path finds, which is only known of //name, //@name and "
