@@ -28,7 +28,7 @@ def test_schema_of_a_queue(window: Chromium, client: QueueClient, qid: str) -> N
     window.open(page)
     window.fill("#schema", "order")
     window.press("Change options")
-    window.until_text("Changed 1 option.")
+    window.until_text("Changed the options.")
     assert client.queue_options(qid).schema == "order"
     window.fill("#payload", INVALID)
     window.press("Push")
