@@ -299,7 +299,7 @@ def _tail(add: AddCommand) -> None:
         "--where",
         type=condition,
         metavar="CONDITION",
-        help="only messages whose XML or headers match it; the others count as handled here",
+        help="only messages whose XML or headers match it; the others count as handled, and are not printed",
     )
     added.add_argument(
         "--match",

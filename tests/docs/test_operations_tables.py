@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 import pytest
 from support.clients.every_client import SCENARIOS
-from support.servers.processes import FAST, PROJECT, serving
+from support.servers.processes import FAST, PROJECT, bus_serving, serving
 
 import qs_schemas
 from qs_bus import operations as bus_operations
@@ -201,6 +201,19 @@ def test_clients_page_programs_about_headers(fenced_blocks: Callable[..., list[A
     with serving(tmp_path / "root", *FAST) as server:
         for block in fenced_blocks(section, "python"):
             body = block.body.replace("9876", str(server.port))
+            done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60, check=False)
+            assert done.stderr == ""
+            printed.append(done.stdout)
+    assert printed == [block.body for block in fenced_blocks(section, "text")]
+
+
+def test_clients_page_programs_about_conditions(fenced_blocks: Callable[..., list[Any]], tmp_path: Path) -> None:
+    """The sync one and the async one print what is shown below each."""
+    section = CLIENTS.read_text(encoding="utf-8").partition("## What a queue takes")[2].partition("\n## ")[0]
+    printed = []
+    with serving(tmp_path / "root", *FAST) as server, bus_serving(server) as bus:
+        for block in fenced_blocks(section, "python"):
+            body = block.body.replace("9876", str(server.port)).replace("9878", str(bus.port))
             done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60, check=False)
             assert done.stderr == ""
             printed.append(done.stdout)
