@@ -16,18 +16,20 @@ from .tree import Call, Comparison, Expression, Header, Junction, Literal, Not, 
 class Condition:
     """A condition of a subscription. Two conditions are equal if their texts are.
 
-    Ensures that an evaluation takes time in proportion to the payload: at most `grammar.MOST_STEPS` steps, times the
-    nodes of the payload, plus for each step its bytes times the levels that they are nested, at most `document.LEVELS`:
-    1. Each step looks at each node at most once. A child or an attribute has one parent, and a step, in a predicate or
-       not, is taken once from each node that the step before has found; these nodes differ, as only the first step of a
-       path goes through all descendants, and does so once, from the document.
-    2. A comparison or a function reads the text of a node once for each occurrence. The text of a payload is read again
-       for each element around it that the path finds: once without `//`, where a step finds nodes of one level.
-    3. No set of nodes is merged, compared with another or sorted. libxml2 sorts what a function or `boolean()` gets,
-       and takes quadratic time for some sets: so such a set is hidden behind `and true()`, or is cut to the first
-       node of each parent, in the order of the document.
-    4. contains() takes as many steps at each character as its string has bytes at most: at most 1 KiB together, and
+    Ensures that an evaluation takes time in proportion to the payload. The bound is `grammar.MOST_STEPS` times the time
+    to look at all nodes of the payload and to read its text once for each level, of which there are `document.LEVELS`
+    at most:
+    1. Each step, in a predicate or not, looks at each node at most once. It starts once from each node that the step
+       before has found. These nodes differ, since each child and each attribute has one parent; only the first step of
+       a path goes through all descendants, and does so once, from the document.
+    2. Each comparison and each function reads the texts of the nodes that its path finds once. They overlap only after
+       `//`: there the text of a payload is read again for each element around it.
+    3. No set of nodes is compared with another, merged or sorted. libxml2 would sort what `boolean()`, not() and the
+       other functions get, in quadratic time for some sets: such a set is hidden behind `and true()`, or is in the
+       order of the document, where one look at each pair of neighbours shows that it is.
+    4. contains() may compare all of its string at each character: all strings together have 1 KiB at most, and
        `grammar.SOUGHT_BYTES` where texts are read for each level.
+    5. A header of at most 8 KiB is copied for each node at most `grammar.MOST_HEADERS` times.
 
     lxml runs text of ours only, made from the tree of the condition. Any thread may use a condition.
     """

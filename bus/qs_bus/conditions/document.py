@@ -13,12 +13,9 @@ LEVELS = 64
 """Elements inside one another. The text of an element is read again for each element around it, so that this bounds
 what `//` costs. No document that people write is as deep."""
 
-LARGEST = 16 * 1024 * 1024
-"""Bytes of a payload that is parsed. libxml2 ends a set of nodes at 10 million, and 16 MiB hold at most 7 million."""
-
-MARKS = 500_000
-"""Signs `<` and `=` of a payload, which bound its elements and attributes. A tree takes up to 250 bytes for each, and
-so up to 50 times the bytes of a payload of the smallest elements."""
+MARKS = 1_000_000
+"""Signs `<` and `=` of a payload, which bound its elements, texts and attributes. A tree takes up to 250 bytes for each
+sign, so 250 MB, while a payload of the smallest elements would take 50 times its bytes."""
 
 _SHALLOW = LEVELS * len("<a></a>") + len("<a/>")
 """Bytes of the shortest document that is deeper than `LEVELS`. No encoding needs less than a byte for a character."""
@@ -50,8 +47,8 @@ class Document:
     """Parses a payload when its tree is first asked for, and at most once.
 
     Ensures that the tree has at most `LEVELS` levels and no entities, and that parsing takes time and memory in
-    proportion to the payload. Any other payload has no tree: one that is not well-formed, has a DOCTYPE, is larger than
-    `LARGEST` or has more marks than `MARKS`.
+    proportion to the payload. Any other payload has no tree: one that is not well-formed, has a DOCTYPE or more marks
+    than `MARKS`, and one with a text that is longer than libxml2 reads, 10 MB.
 
     One thread at a time may use a document; it may move from one to another.
     """
@@ -90,7 +87,7 @@ def _parse(payload: bytes) -> etree._ElementTree | None:
 def _is_moderate(payload: bytes) -> bool:
     """Tells whether a payload may be parsed: whether it may be XML, and its tree takes a moderate amount of memory."""
     # Encodings without this byte are those of EBCDIC.
-    if b"<" not in payload or len(payload) > LARGEST:
+    if b"<" not in payload:
         return False
     if len(payload) <= _SMALL:
         return True

@@ -58,7 +58,7 @@ def matches(text: str, payload: bytes = ORDER) -> bool:
         "number(//price) = 10.5",
         "order/empty = ''",
         "not(order/missing)",
-        "not(order/missing = order) and 1 = 1".replace("= order", "= ''"),
+        "not(order/missing = '') and 1 = 1",
         "(order/missing or order/total) and not(order/other)",
         "$header-region = 'EU'",
         "$header-REGION",
@@ -73,6 +73,7 @@ def matches(text: str, payload: bytes = ORDER) -> bool:
     ],
 )
 def test_true(text: str) -> None:
+    """A condition that holds lets the message through, and its opposite does not."""
     assert matches(text)
     assert not matches(f"not({text})")
 
@@ -107,11 +108,13 @@ def test_true(text: str) -> None:
     ],
 )
 def test_false(text: str) -> None:
+    """A condition that does not hold keeps the message back, and its opposite lets it through."""
     assert not matches(text)
     assert matches(f"not({text})")
 
 
 def test_the_first_of_a_path_is_the_first_of_the_document() -> None:
+    """A function takes the first node in the order of the document, also where paths find another one first."""
     payload = b"<a><b><c x='1'>1</c></b><c x='2'>2</c><b>3<c>4</c>5</b></a>"
     assert matches("number(//c) = 1", payload)
     assert matches("number(//c/@x) = 1", payload)
@@ -119,11 +122,12 @@ def test_the_first_of_a_path_is_the_first_of_the_document() -> None:
     assert matches("number(a/*/c) = 1", payload)
     assert matches("number(a/b/text()) = 3", payload)
     assert matches("number(//text()) = 1", payload)
-    assert matches("number(//c[. or 1=1]) = 1".replace(". or ", ""), payload)
+    assert matches("number(//c[1 = 1]) = 1", payload)
     assert matches("number(//c[not(@x = 1)]) = 2", payload)
 
 
 def test_a_payload_without_elements() -> None:
+    """Paths find nothing in a payload without elements, and headers are compared all the same."""
     for payload in (b"", b"plain", b'{"a": 1}', b"<a", b"\xff\xfe\x00", b"<!DOCTYPE a><a/>"):
         assert not matches("//*", payload)
         assert not matches("/* or //@* or //text() or none or //none", payload)
@@ -133,6 +137,8 @@ def test_a_payload_without_elements() -> None:
 
 
 def test_a_condition_over_headers_needs_no_document() -> None:
+    """A condition over headers alone does not make a payload be parsed."""
+
     class Unread(Document):
         @property
         def tree(self) -> None:  # type: ignore[override]
@@ -147,6 +153,7 @@ def test_a_condition_over_headers_needs_no_document() -> None:
 
 
 def test_headers_that_no_name_of_python_has() -> None:
+    """Each name that a header may have reaches the condition, with any text."""
     assert Condition("$header-class-1.2_3-").matches(Document(b""), {"CLASS-1.2_3-": "1"})
     assert Condition("$header-0 = '\U0001f600'").matches(Document(b""), {"0": "\U0001f600"})
     assert Condition("$header-_etree_or_element").matches(Document(b""), {"_etree_or_element": "1"})
@@ -154,6 +161,7 @@ def test_headers_that_no_name_of_python_has() -> None:
 
 
 def test_equal_by_text() -> None:
+    """Conditions are equal if their texts are, so that one evaluation serves all subscribers who share it."""
     assert Condition("a") == Condition("a")
     assert Condition("a") != Condition("a ")
     assert Condition("a") != "a"
@@ -162,6 +170,7 @@ def test_equal_by_text() -> None:
 
 
 def test_a_client_cannot_escape_the_rendering() -> None:
+    """Quotes, brackets and prefixes of a client stay within the place where they were written."""
     # Each text that reaches lxml is made from the tree: quotes, brackets and prefixes cannot leave their place.
     payload = b"<a xmlns:n0='urn:other'><n0:b/><b>'</b></a>"
     assert not matches("//{urn:u}b", payload)
@@ -177,6 +186,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def test_a_thread_does_not_hold_up_others() -> None:
+    """Two threads may use one condition at once, and each gets its own answer."""
     # The other thread compares a large payload over and over until this one has asked the same condition.
     condition = Condition("//* = 'x'")
     large, small = Document(b"<a>" + b"<b/>" * 50_000 + b"</a>"), Document(b"<a>x</a>")
@@ -201,6 +211,7 @@ def test_a_thread_does_not_hold_up_others() -> None:
 
 
 def test_a_locked_expression_of_another_thread_is_not_used() -> None:
+    """Each thread has an expression of its own, so that none waits until another has ended its evaluation."""
     condition = Condition("a")
     seen = []
     in_thread(lambda: seen.append(condition._compiled.full)).join()
@@ -209,6 +220,7 @@ def test_a_locked_expression_of_another_thread_is_not_used() -> None:
 
 
 def test_a_document_moves_between_threads() -> None:
+    """A payload that one thread has parsed can be looked into by another."""
     document = Document(ORDER)
     condition = Condition("//qty = 1")
     seen: list[bool] = []

@@ -169,6 +169,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("text", "position", "reason"), REFUSED)
 def test_refused_with_its_position(text: str, position: int, reason: str) -> None:
+    """A text that is no condition is refused with the column, what stands there and what to write."""
     with pytest.raises(BadCondition) as refused:
         Condition(text)
     assert (refused.value.position, str(refused.value)[:8]) == (position, f"column {position}"[:8])
@@ -178,6 +179,7 @@ def test_refused_with_its_position(text: str, position: int, reason: str) -> Non
 
 
 def test_an_error_of_a_long_token_is_short() -> None:
+    """An error shows the beginning of a long token only."""
     with pytest.raises(BadCondition) as refused:
         Condition("a" * 1000 + " b " + "c" * 20)
     assert len(str(refused.value)) < 200
@@ -203,4 +205,5 @@ def test_an_error_of_a_long_token_is_short() -> None:
     ],
 )
 def test_taken_at_the_bound(text: str) -> None:
+    """A condition that is as long, as deep or as large as allowed is taken."""
     assert Condition(text).text == text
