@@ -32,13 +32,14 @@ from qs_serving.strangers import Strangers
 from qs_serving.timers import Timers
 from qs_serving.tls import ServerTls
 
-from .durable_names import Share
 from .fanout import FanOut
-from .feeds import Feed
+from .feeds import DurableName, Feed
 from .monitor import Monitor
 from .options import BusOptions, ServerSecurity
-from .rights import RefusedError, Rights
+from .queue_names import NamePattern
+from .rights import RefusedError, Rights, may_read
 from .session import BusSession
+from .share import Share
 from .subscription import DeliveryCounts, Subscription
 
 _logger = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Bus:
             options,
             self._opened,
             self._ended,
+            partial(may_read, access),
             hub=self.acceptor.hub,
             timers=self.acceptor.timers,
             security=security,
@@ -168,6 +170,8 @@ class Bus:
 
     def leave(self, session: BusSession) -> None:
         left = [feed for subscription in session.subscriptions for feed in subscription.feeds]
+        for subscription in session.subscriptions:
+            self._unwatch(subscription)
         session.leave()
         self._have_left(left)
 
@@ -187,26 +191,64 @@ class Bus:
     async def subscribe(
         self, session: BusSession, subscription: Subscription, qids: list[str], answer: Message
     ) -> None:
-        # By label: two names of one queue would be two deliveries that the client cannot tell apart by queue and id.
-        taken = {feed.label for other in session.subscriptions if other.asked for feed in other.feeds}
+        if subscription.patterns is not None:
+            await self._subscribe_to_patterns(session, subscription, qids, answer)
+            return
         for qid in qids:
-            if qid in taken:
+            if qid in _taken(session, subscription):
                 raise RefusedError(errors.BAD_REQUEST, _TAKEN.format(qid))
             await self._monitor.check(qid, session.rights)
+        await self._monitor.make_names(qids)
         with self._monitor.joining(qids) as queues:
             feeds: list[Feed] = list(queues)
             if subscription.name is not None:
-                where = None if subscription.condition is None else subscription.condition.text
-                shares = self._monitor.names
-                feeds = [await shares.share(feed, subscription.name, session.rights, where) for feed in queues]
+                names, where = self._monitor.names, subscription.where
+                feeds = [await names.share(feed, subscription.name, session.rights, where) for feed in queues]
             elif subscription.ack:
                 await self._monitor.note_coming(queues)
             # Every step that may fail or wait is done: from the answer on, the client has all of its queues.
             session.begin(subscription, answer)
             for each in feeds:
-                each.join(subscription)
-                self._monitor.changed(each if isinstance(each, FanOut) else None)
+                self._join(subscription, each)
         self.review(session)  # the access file may have been read again meanwhile
+
+    async def _subscribe_to_patterns(
+        self, session: BusSession, subscription: Subscription, patterns: list[str], answer: Message
+    ) -> None:
+        """Subscribes a client to the queues that match patterns. Those that appear later follow by `_opened`."""
+        assert subscription.patterns is not None  # noqa: S101 - the caller has looked
+        if subscription.name is not None:
+            for pattern in patterns:
+                kept = NamePattern(pattern, subscription.name, subscription.owner)
+                await self._monitor.name_patterns.keep(kept, subscription.where)
+        qids = await self._monitor.matching(subscription.patterns, session.rights)
+        await self._monitor.make_names(qids)
+        with self._monitor.joining(qids) as queues:
+            if subscription.name is not None:
+                for qid in qids:
+                    name = partial(DurableName, qid, subscription.name, subscription.owner)
+                    await self._monitor.names.ensure(name, subscription.where)
+            elif subscription.ack:
+                await self._monitor.note_coming(queues)
+            session.begin(subscription, answer)
+            self._monitor.watch(subscription.patterns)
+            self._join_matching(session, subscription)
+        self.review(session)
+
+    def _join(self, subscription: Subscription, feed: Feed) -> None:
+        feed.join(subscription)
+        self._monitor.changed(feed if isinstance(feed, FanOut) else None)
+
+    def _join_matching(self, session: BusSession, subscription: Subscription) -> None:
+        """Adds to a subscription by patterns every feed that belongs to it and that the client may have now."""
+        for queue in list(self._monitor.feeds.values()):
+            for feed in (queue, *queue.names.values()):
+                if _belongs(session, subscription, feed):
+                    self._join(subscription, feed)
+
+    def _unwatch(self, subscription: Subscription) -> None:
+        if subscription.patterns is not None:
+            self._monitor.unwatch(subscription.patterns)
 
     # -- rights that change ---------------------------------------------------------------------------------------
 
@@ -216,38 +258,57 @@ class Bus:
         rights = session.rights
         for subscription in list(session.subscriptions):
             denied = [feed for feed in subscription.feeds if not _allowed(rights, feed)]
-            if not subscription.asked:
+            if subscription.patterns is not None:
+                self._review_patterns(session, subscription, denied)
+            elif not subscription.asked:
                 for feed in denied:
                     subscription.leave(feed, denied=True)
                 self._join_readable(session, subscription)
             elif denied:
                 self._end(session, subscription, _refusal(rights, denied[0]))
 
+    def _review_patterns(self, session: BusSession, subscription: Subscription, denied: list[Feed]) -> None:
+        """Removes queues that a client may no longer read from a subscription by patterns, and adds those that it may
+        read now. Ends the subscription if its durable name belongs to somebody else now."""
+        name = subscription.name
+        if name is not None and not session.rights.may_use(subscription.owner):
+            self._end(session, subscription, session.rights.refused_name(None, name))
+            return
+        for feed in denied:
+            subscription.leave(feed, denied=True)
+        self._have_left(denied)
+        self._join_matching(session, subscription)
+        self._monitor.look_again()  # for queues that nobody has subscribed to so far
+
     # -- feeds that come and go -----------------------------------------------------------------------------------
 
-    def _opened(self, feed: FanOut) -> None:
-        """Adds a new feed to the subscriptions of silent clients, which get every queue that they may read."""
+    def _opened(self, feed: Feed) -> None:
+        """Adds a new feed to the subscriptions that it belongs to: those of silent clients, which get every queue that
+        they may read, and those by patterns."""
         for connection in self.acceptor.connections:
             session = connection.session
             for subscription in session.subscriptions:
-                if not subscription.asked and session.rights.may_read(feed.qid):
-                    feed.join(subscription)
+                if _belongs(session, subscription, feed):
+                    self._join(subscription, feed)
 
     def _ended(self, feed: Feed, error: ErrorCode, text: str) -> None:
         """Removes a feed whose queue is gone from all subscriptions, and ends the subscriptions that have no other
-        feed. If the bus may not read the queue, ends all subscriptions that named the queue."""
+        feed. If the bus may not read the queue, ends all subscriptions that named the queue. A subscription by patterns
+        does not end: the queue may come back."""
         forbidden = error is errors.FORBIDDEN
         for connection in self.acceptor.connections:
             session = connection.session
             for subscription in [each for each in session.subscriptions if feed in each.feeds]:
-                if not forbidden:
+                by_pattern = subscription.patterns is not None
+                if by_pattern or not forbidden:
                     subscription.leave(feed)
-                if subscription.asked and (forbidden or not subscription.feeds):
+                if subscription.asked and not by_pattern and (forbidden or not subscription.feeds):
                     self._end(session, subscription, RefusedError(error, text))
 
     def _end(self, session: BusSession, subscription: Subscription, error: RefusedError) -> None:
         """Ends a subscription that was asked for, and tells the client why."""
         left = list(subscription.feeds)
+        self._unwatch(subscription)
         subscription.leave(denied=True)
         session.end(subscription, Fault(error.error, str(error), subscription.req))
         self._have_left(left)
@@ -258,6 +319,32 @@ class Bus:
             if isinstance(feed, FanOut):
                 self._monitor.drop_unused(feed)
         self._monitor.changed()
+
+
+def _taken(session: BusSession, subscription: Subscription) -> set[str]:
+    """Returns the queues that other subscriptions of a client have. By label: two names of one queue would be two
+    deliveries that the client cannot tell apart by queue and id."""
+    others = (other for other in session.subscriptions if other.asked and other is not subscription)
+    return {feed.label for other in others for feed in other.feeds}
+
+
+def _belongs(session: BusSession, subscription: Subscription, feed: Feed) -> bool:
+    """Tells whether a feed belongs to a subscription that does not name it: that of a silent client, or one by
+    patterns; and is not part of it yet. Of two subscriptions of a client, the first has the queue."""
+    if feed in subscription.feeds or not _allowed(session.rights, feed):
+        return False
+    if subscription.patterns is None:
+        return not subscription.asked and isinstance(feed, FanOut)
+    if feed.forbidden or not subscription.patterns.fullmatch(feed.label):
+        return False
+    if isinstance(feed, Share):
+        _, name, owner = feed.name
+        mine = (name, owner, feed.where) == (subscription.name, subscription.owner, subscription.where)
+        if not mine or feed.fault:
+            return False
+    elif subscription.name is not None:
+        return False
+    return feed.label not in _taken(session, subscription)
 
 
 def _refusal(rights: Rights, feed: Feed) -> RefusedError:

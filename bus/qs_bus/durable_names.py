@@ -1,4 +1,4 @@
-"""Implements durable names: the names of their queues, the feed of one name, and all names of one bus.
+"""Makes, finds and ends the durable names of a bus.
 
 The messages for a durable name are copied to a queue of its own. The name of that queue contains the owner, so a
 durable name still belongs to its principal after the bus and the server have been started again.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import deque
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,15 +29,15 @@ from qs_schemas.limits import QID
 
 from .conditions import BadCondition, Condition
 from .fanout import FanOut
-from .feeds import PREFETCH, DeliveryBatch, DurableName, Feed, HeldMessage, Member, ServerRequests
+from .feeds import DurableName, Feed
+from .queue_names import names_in, queue_of
 from .rights import RefusedError, Rights
+from .share import Share
 
 if TYPE_CHECKING:
     from .upstream import Upstream
 
 _logger = logging.getLogger(__name__)
-_PREFIX = "bus:"
-"""The beginning of the names of all queues that a bus makes: docs/bus.md has rights of the bus to `bus:*`."""
 _OF_STORAGE = (
     "dead_letter", "max_receives", "backoff", "backoff_max", "group_in_flight", "fair", "max_in_flight", "rate",
 )  # fmt: skip
@@ -52,179 +51,8 @@ _UNREADABLE = (
     "the name %r of the queue %r has a condition that is not valid, %r: %s. It gets every message, and its members "
     "are refused, until somebody corrects it: qs set '%s' --where CONDITION"
 )
+_TOO_LONG = "the name is too long: {!r} has more than {} characters; use a shorter one"
 _GONE = "the queue of the name {!r} has been deleted and this subscription has ended; subscribe again"
-
-
-def queue_of(name: DurableName) -> str:
-    """Returns the name of the queue that stores messages for a durable name."""
-    parts = (name.qid, name.name) if name.owner is None else (name.qid, name.owner, name.name)
-    return _PREFIX + ":".join(map(_quoted, parts))
-
-
-def name_in(qid: str) -> DurableName | None:
-    """Returns the durable name for which a queue stores messages, or None for any other queue."""
-    parts = [_unquoted(part) for part in qid.removeprefix(_PREFIX).split(":")]
-    if not qid.startswith(_PREFIX) or not all(parts):
-        return None
-    if len(parts) == 2:
-        return DurableName(parts[0], parts[1])
-    return DurableName(parts[0], parts[2], parts[1]) if len(parts) == 3 else None
-
-
-def counts_queue_of(host: str, port: int) -> str:
-    """Returns the name of the queue in which the bus at this address counts its subscribers. The name has an empty
-    first part, so no durable name has the same queue."""
-    return f"{_PREFIX}:{_quoted(host)}:{port}"
-
-
-def is_of_bus(qid: str) -> bool:
-    """Tells whether the queue belongs to a bus, for a durable name or for counts of subscribers."""
-    return qid.startswith(_PREFIX)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("%", "%25").replace(":", "%3A")
-
-
-def _unquoted(text: str) -> str:
-    return text.replace("%3A", ":").replace("%25", "%")
-
-
-class Share(Feed):
-    """Gives each message of a durable name to one member, round robin, and to another member if the first one leaves.
-
-    Ensures, beside what a feed does:
-    1. A message is with one member at a time, and a member gets a message only if it can be sent one now.
-    2. The server delivers no more messages than the members together may hold, plus the delayed ones.
-    3. Messages that a member left behind go to other members before any newer ones, in the order of their ids.
-
-    Assumes that only the bus takes messages from the queue of a name. A share must not keep messages when the last
-    member has left: they go back to the queue, for another bus or for a member that comes later.
-    """
-
-    def __init__(self, name: DurableName, upstream: ServerRequests, memory: int) -> None:
-        """memory: see `Feed`."""
-        super().__init__(queue_of(name), name.qid, upstream, memory)
-        self.name = name
-        self.where: str | None = None
-        """The condition of the name, as the options of its queue have it."""
-        self.fault = ""
-        """What is wrong with the condition; empty if nothing is. The queue gets every message then."""
-        self._backlog: deque[HeldMessage] = deque()
-        self._delayed = 0
-
-    @property
-    def wanted(self) -> bool:
-        return bool(self.members) and not self._stopped
-
-    def join(self, member: Member) -> None:
-        self._set_prefetch(member.prefetch)  # before the feed is synchronized, so that one request says all
-        super().join(member)
-        self._resume()  # messages may have waited for a member that can take them
-
-    def leave(self, member: Member) -> None:
-        self._set_prefetch(-member.prefetch)
-        super().leave(member)
-        if not self.members:
-            # The members' own messages follow by `not_handled`, which releases them now that no member is left.
-            backlog, self._backlog = self._backlog, deque()
-            for message in backlog:
-                self.release_payload(message)
-                self._count_down(message)
-
-    def _set_prefetch(self, more: int) -> None:
-        # No more than the members can hold: other messages would wait here, in flight and of use to nobody.
-        wanted = sum(member.prefetch for member in self.members) + more
-        self.prefetch = max(min(wanted, PREFETCH), 1) + self._delayed
-
-    def count_delayed(self, more: int) -> None:
-        """Changes the number of delayed messages, and raises the prefetch by that number, because delayed messages do
-        not count against the members' prefetch."""
-        self._delayed += more
-        self._set_prefetch(0)
-        self._upstream.sync(self)
-
-    def _distribute(self, messages: list[HeldMessage]) -> None:
-        for message in messages:
-            message.unhandled = 1
-            if not self.members:
-                self._count_down(message)
-        if not self.members:
-            return
-        sent = 0 if self._backlog else self._send_in_turn(messages)  # nothing overtakes the backlog
-        for message in messages[:sent]:
-            self.keep_payload(message)
-        for message in messages[sent:]:
-            self._backlog.append(message)
-            message.awaiting_room += 1
-            self.keep_payload(message)
-        if 0 < sent < len(messages):
-            self._resume()  # the sockets may have taken all that was sent, so that there is room again
-
-    def _send_in_turn(self, messages: Iterable[HeldMessage]) -> int:
-        """Sends messages whose payloads are in memory to the members in turn, as long as one has room: each message to
-        the member that has waited longest. What a member gets is sent together. Returns the number of messages sent."""
-        rooms: dict[Member, list[int]] = {}  # messages and bytes; of those members whose turn has come
-        shares: dict[Member, tuple[list[HeldMessage], list[bytes]]] = {}
-        sent = 0
-        for message in messages:
-            for member in self.members:
-                room = rooms.get(member) or rooms.setdefault(member, list(member.room))
-                if room[0] > 0 and room[1] > 0:
-                    break
-            else:
-                break
-            if message.payload is None:
-                break
-            document = message.document(*member.form)
-            room[0] -= 1
-            room[1] -= len(document)
-            share, documents = shares.setdefault(member, ([], []))
-            share.append(message)
-            documents.append(document)
-            if len(self.members) > 1:  # the last in the order gets the next turn last
-                del self.members[member]
-                self.members[member] = None
-            sent += 1
-        for member, (share, documents) in shares.items():
-            batch = DeliveryBatch(share, {member.form: documents})
-            member.send(batch)
-            batch.report()
-        return sent
-
-    def _release_for(self, message: HeldMessage, member: Member, delay: float | None, *, counts: bool) -> None:
-        self._release(message, delay, counts=counts)
-
-    def not_handled(self, message: HeldMessage) -> None:
-        # If the server counts receives, it has to be told of a failed one, and sends the message again.
-        if not self.members or (self.counted and message.delivered):
-            super().not_handled(message)
-            return
-        # In front: it is older than the backlog. Its payload was dropped when it was sent, and is fetched again.
-        message.awaiting_room += 1
-        self._backlog.appendleft(message)
-
-    def resend(self, message: HeldMessage, member: Member) -> None:
-        self.not_handled(message)
-        self._resume()
-
-    def on_room(self, member: Member) -> None:
-        self._resume()
-
-    def _resume(self) -> None:
-        while self._backlog:
-            sent = self._send_in_turn(self._backlog)
-            for _ in range(sent):
-                self.release_payload(self._backlog.popleft())
-            if not sent:
-                if self._backlog[0].payload is None and any(member.room[0] > 0 for member in self.members):
-                    self.fetch(self._backlog)
-                return
-
-    def _lost(self, message: HeldMessage) -> None:
-        self._backlog.remove(message)
-        self.release_payload(message)
-        self._count_down(message)
 
 
 class DurableNames:
@@ -242,13 +70,17 @@ class DurableNames:
         feeds: Mapping[str, FanOut],
         feed_of: Callable[[str], FanOut],
         new_share: Callable[[DurableName], Share],
+        *,
+        opened: Callable[[Feed], None],
         ended: Callable[[Feed, ErrorCode, str], None],
     ) -> None:
         """feeds: queue -> feed; feed_of: returns the feed of a queue, and makes one if there is none; new_share: makes
-        the feed of a name; ended: called with the feed of a name that has ended, the error, and its text."""
+        the feed of a name; opened: called with the feed of each new name; ended: called with the feed of a name that
+        has ended, the error, and its text."""
         self._upstream = upstream
         self._feeds = feeds
         self._feed_of = feed_of
+        self._opened = opened
         self._ended = ended
         self._new_share = new_share
         self.lock = trio.Lock()
@@ -263,31 +95,41 @@ class DurableNames:
         use that name, otherwise its own name. where: the condition that the client asks for, None for every message; a
         name that is there must have the same.
         """
+        return await self.ensure(lambda: _find(feed, name, rights), where)
+
+    async def ensure(self, find: Callable[[], DurableName], where: str | None) -> Share:
+        """Does what `share` does, for the name that `find` returns."""
         while True:
             await self._upstream.connected.wait()
             try:
                 async with self.lock:
-                    found = _find(feed, name, rights)
+                    name = find()
                     # Also for a known name: while it has no members, the bus is not told that its queue was deleted.
-                    share = self.add(found, await self._make(_checked(found), feed.qid, where))
+                    share = self.add(name, await self.make(queue_of(name), name.qid, where))
             except ServerUnavailable:
                 # `connected` may still be set: the upstream has not seen yet that the connection has ended.
                 await trio.lowlevel.checkpoint()
             except ServerError as error:
-                raise RefusedError(_kind(error), f"the queue for the name cannot be created: {error}") from None
+                raise RefusedError(kind_of(error), f"the queue for the name cannot be created: {error}") from None
             else:
                 _check_condition(share, where)
                 return share
 
-    async def _make(self, qid: str, of: str, where: str | None) -> str | None:
-        """Makes the queue of a name if there is none. The new queue copies the options about unhandled messages, order
-        and pace from the queue `of`. Returns the condition that the queue has, which is another one than `where` only
-        if the queue was there. Raises ServerError, ServerUnavailable."""
+    async def make(self, qid: str, of: str | None, where: str | None) -> str | None:
+        """Makes the queue of a name if there is none, or the queue of a pattern. Returns the condition that the queue
+        has, which is another one than `where` only if the queue was there. Raises RefusedError if the queue's name
+        would be too long, ServerError, ServerUnavailable.
+
+        of: the queue from which a new one copies the options about unhandled messages, order and pace; None for a
+        pattern, whose queue has no messages.
+        """
+        if len(qid) > QID:
+            raise RefusedError(errors.BAD_REQUEST, _TOO_LONG.format(qid, QID))
         while True:
             try:
                 return (await self._upstream.call(policy_calls.queue_options(qid))).where
             except NotFound:
-                policy = await self._policy_of(of)
+                policy = {} if of is None else await self._policy_of(of)
                 with contextlib.suppress(Conflict):  # somebody has just made it, perhaps with another condition
                     await self._upstream.call(calls.new_queue(qid, where=where, **policy))
                     return where
@@ -309,6 +151,7 @@ class DurableNames:
         condition that the queue has."""
         feed = self._feed_of(name.qid)
         share = feed.names.get(name)
+        is_new = not isinstance(share, Share)
         if not isinstance(share, Share):
             share = self._new_share(name)
         elif share.where == where:
@@ -322,7 +165,13 @@ class DurableNames:
                 _logger.error(_UNREADABLE, name.name, name.qid, where, error, share.qid)
         feed.add_name(name, share, condition)
         self._upstream.sync(feed)
+        if is_new:
+            self._opened(share)
         return share
+
+    def of(self, qid: str) -> Iterable[DurableName]:
+        """Returns the names of a queue."""
+        return self._feeds[qid].names if qid in self._feeds else ()
 
     def known(self) -> set[DurableName]:
         """Returns all names that have a feed."""
@@ -348,10 +197,10 @@ class DurableNames:
         for name in found:
             if name.qid in monitored and name not in known:
                 with contextlib.suppress(NotFound):  # it has just been deleted
-                    self.add(name, await self._where(queue_of(name)))
+                    self.add(name, await self.where(queue_of(name)))
 
-    async def _where(self, qid: str) -> str | None:
-        """Returns the condition that the queue of a name has."""
+    async def where(self, qid: str) -> str | None:
+        """Returns the condition that the queue of a name or of a pattern has. Raises NotFound, ServerUnavailable."""
         try:
             return (await self._upstream.call(policy_calls.queue_options(qid))).where
         except NotFound:
@@ -383,27 +232,12 @@ class DurableNames:
         return shares
 
 
-def names_in(existing: Iterable[str]) -> list[DurableName]:
-    """Returns the durable names whose queues are among the existing ones."""
-    return [name for name in map(name_in, existing) if name is not None]
-
-
 def _find(feed: FanOut, name: str, rights: Rights) -> DurableName:
     """Finds the durable name that a client means: its own name, otherwise another principal's name that the client may
     use, otherwise a new name of its own."""
     own = DurableName(feed.label, name, rights.owner)
     usable = [each for each in feed.names if each.name == name and rights.may_use(each.owner)]
     return own if own in usable or not usable else min(usable, key=lambda each: each.owner or "")
-
-
-def _checked(name: DurableName) -> str:
-    """Returns the queue of a name. Raises RefusedError if the queue's name would be too long."""
-    qid = queue_of(name)
-    if len(qid) > QID:
-        raise RefusedError(
-            errors.BAD_REQUEST, f"the name is too long: {qid!r} has more than {QID} characters; use a shorter one"
-        )
-    return qid
 
 
 def _check_condition(share: Share, where: str | None) -> None:
@@ -417,7 +251,7 @@ def _check_condition(share: Share, where: str | None) -> None:
     raise RefusedError(errors.CONFLICT, _ANOTHER.format(share.name.name, share.name.qid, has, share.qid))
 
 
-def _kind(error: ServerError) -> ErrorCode:
+def kind_of(error: ServerError) -> ErrorCode:
     if isinstance(error, BadRequest):
         return errors.BAD_REQUEST
     if error.code == errors.UNAVAILABLE.code:

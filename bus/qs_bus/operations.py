@@ -184,7 +184,9 @@ def operation_of(request: Message, client: Client) -> Operation:
     make the request."""
     operation = OPERATIONS.get(type(request))
     if operation is not None:
-        client.rights.check(operation.rights, request)
+        # A pattern needs no right by itself: each queue that matches is checked before the client gets its messages.
+        by_pattern = isinstance(request, Subscribe) and request.match is not None
+        client.rights.check(ANY_PRINCIPAL if by_pattern else operation.rights, request)
         return operation
     if not isinstance(request, Error):
         client.rights.check(ANY_PRINCIPAL, request)

@@ -3,6 +3,7 @@ errors that refuse the rest."""
 
 from qs_schemas import ErrorCode, Message, errors
 from qs_serving.access import caller as access
+from qs_serving.access.access import Access
 from qs_serving.access.principal import Right
 
 
@@ -52,13 +53,24 @@ class Rights:
         if self._caller is not None:
             self._caller.check(rights, request)
 
-    def refused_name(self, qid: str, name: str) -> RefusedError:
+    def refused_name(self, qid: str | None, name: str) -> RefusedError:
         """Returns the error that ends the subscription of a client to a durable name that now belongs to another
-        principal."""
-        text = f"the name {name!r} of the queue {qid!r} belongs to another principal: subscribe again to have your own"
+        principal. qid: None for the name of a pattern."""
+        of = "" if qid is None else f" of the queue {qid!r}"
+        text = f"the name {name!r}{of} belongs to another principal: subscribe again to have your own"
         return RefusedError(errors.UNAUTHORIZED if self.owner is None else errors.FORBIDDEN, text)
 
     def refused_queue(self, qid: str) -> RefusedError:
         """Returns the error for a queue that the client may not read."""
         refusal = None if self._caller is None else self._caller.refusal_to_read([qid])
         return RefusedError(*refusal or (errors.FORBIDDEN, f"the queue {qid!r} may not be read"))
+
+
+def may_read(access: Access | None, owner: str | None, qid: str) -> bool:
+    """Tells whether the owner of a durable name may read a queue now, also while no client of the owner is there.
+    access: None without an access file; owner: None for names that clients without a principal share."""
+    if access is None:
+        return True
+    table = access.table
+    principal = table.anonymous if owner is None else table.principals.get(owner)
+    return principal is not None and principal.may(Right.READ, qid)

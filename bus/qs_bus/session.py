@@ -24,6 +24,7 @@ from .conditions import BadCondition, Condition
 from .feeds import HeldMessage
 from .operations import WAITING, operation_of
 from .options import BusOptions
+from .patterns import compiled
 from .rights import RefusedError, Rights
 from .subscription import DeliveryCounts, Subscription
 
@@ -332,6 +333,8 @@ class BusSession:
         if isinstance(request, Subscribe):
             options = {"ack": request.ack == "client", "prefetch": request.prefetch, "name": request.name}
             options["condition"] = _condition_of(request)
+            if request.match is not None:
+                options["owner"], options["patterns"] = self.rights.owner, compiled(qids)
         answer.answers(new_resp(), request.req)
         subscription = self.new_subscription(request.req, **options)
         await self._bus.subscribe(self, subscription, list(dict.fromkeys(qids)), answer)
@@ -363,11 +366,10 @@ class BusSession:
         req: str | None,
         *,
         ack: bool,
-        prefetch: int | None = None,
-        name: str | None = None,
-        condition: Condition | None = None,
         asked: bool = True,
+        **options: Any,
     ) -> Subscription:
+        """Makes a subscription. options: see `Subscription`."""
         return Subscription(
             self._outbox,
             self._peer,
@@ -376,10 +378,8 @@ class BusSession:
             self._bus.delivery_counts,
             req=req,
             ack=ack,
-            prefetch=prefetch,
-            name=name,
-            condition=condition,
             asked=asked,
+            **options,
         )
 
     def begin(self, subscription: Subscription, answer: Message | None) -> None:

@@ -3,6 +3,7 @@ be sent."""
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,8 +56,9 @@ class Subscription:
     would stay in flight.
 
     req: the req of the subscribe request; ack: True if the client acknowledges; name: the durable name, if any;
-    condition: what messages must match, None for every message; asked: False for a client that was subscribed because
-    it was silent; peer: knows how the client's documents end; dismiss:
+    owner: that of the name; patterns: matches the queues that belong to the subscription, None if the client has named
+    its queues; condition: what messages must match, None for every message; asked: False for a client that was
+    subscribed because it was silent; peer: knows how the client's documents end; dismiss:
     called with the exceeded bound and a text, to end the connection; counts: the counts of the bus.
 
     A message counts as handled when it is written to a client that does not acknowledge. For a silent client this stays
@@ -64,8 +66,8 @@ class Subscription:
     """
 
     __slots__ = (
-        "_counts", "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "condition",
-        "delayed", "ending", "feeds", "name", "pending", "prefetch", "req", "waiting", "waiting_bytes",
+        "_counts", "_dismiss", "_doubtful", "_options", "_outbox", "_peer", "ack", "asked", "condition", "delayed",
+        "ending", "feeds", "name", "owner", "patterns", "pending", "prefetch", "req", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +82,8 @@ class Subscription:
         ack: bool = False,
         prefetch: int | None = None,
         name: str | None = None,
+        owner: str | None = None,
+        patterns: re.Pattern[str] | None = None,
         condition: Condition | None = None,
         asked: bool = True,
     ) -> None:
@@ -92,6 +96,8 @@ class Subscription:
         self.ack = ack
         self.prefetch = prefetch or _PREFETCH
         self.name = name
+        self.owner = owner
+        self.patterns = patterns
         self.condition = condition
         self.asked = asked
         self._doubtful: list[HeldMessage] | None = None if asked else []  # written, and pending
@@ -106,6 +112,11 @@ class Subscription:
         """Messages that were released with a delay that is not over yet: message -> function that cancels the delay."""
         self.ending = False
         """True once the client has been told that the connection ends; nothing may follow that."""
+
+    @property
+    def where(self) -> str | None:
+        """The text of the condition."""
+        return None if self.condition is None else self.condition.text
 
     @property
     def form(self) -> tuple[str | None, bool]:

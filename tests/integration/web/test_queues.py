@@ -13,7 +13,8 @@ from support.clients.documents import receive, subscribe
 from support.servers.processes import FAST, ServerProcess, Wire, serving
 from support.servers.web import visitor, web_serving
 
-from qs_bus.durable_names import DurableName, counts_queue_of, queue_of
+from qs_bus.feeds import DurableName
+from qs_bus.queue_names import counts_queue_of, queue_of
 from qs_client import QueueClient
 from qs_web.amounts import NONE
 from qs_web.queue_list import PAGE

@@ -8,12 +8,12 @@ from typing import Any
 
 import trio
 
-from qs_bus.durable_names import Share
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import DurableName, Feed
 from qs_bus.filtering import Evaluator, Matching
 from qs_bus.options import BusOptions, Policy
 from qs_bus.session import BusSession
+from qs_bus.share import Share
 from qs_bus.subscription import DeliveryCounts, Subscription
 from qs_client import ServerUnavailable
 from qs_client.asking import Call

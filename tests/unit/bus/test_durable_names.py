@@ -7,11 +7,12 @@ import pytest
 import trio
 from support.bus.memory import FakeUpstream
 
-from qs_bus.durable_names import DurableNames, Share
+from qs_bus.durable_names import DurableNames
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import DurableName, Feed
 from qs_bus.filtering import Evaluator
 from qs_bus.rights import RefusedError, Rights
+from qs_bus.share import Share
 from qs_client.errors import exception_for
 from qs_schemas import Error, ErrorCode, GetQueue, QueueOptions
 from qs_serving.access.caller import Caller
@@ -65,7 +66,12 @@ class World:
         self.ended: list[DurableName] = []
         feeds = {"q": self.q}
         self.names = DurableNames(
-            self.server, feeds, feeds.__getitem__, lambda name: Share(name, self.server, 100), self._ended
+            self.server,
+            feeds,
+            feeds.__getitem__,
+            lambda name: Share(name, self.server, 100),
+            opened=lambda feed: None,
+            ended=self._ended,
         )
         for name in names:
             self.server.existing.append(self.names.add(name).qid)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qs_bus.durable_names import DurableName, counts_queue_of, is_of_bus, name_in, queue_of
+from qs_bus.feeds import DurableName
+from qs_bus.queue_names import counts_queue_of, is_of_bus, name_in, queue_of
 
 NAMES = ["a", "orders", "a:b", "%", "%3A", "%253A", ":", "::", "a%", "bus:", "bus:a:b", "\N{GRINNING FACE}", "a b"]
 
