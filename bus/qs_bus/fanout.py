@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from .feeds import PREFETCH, DeliveryBatch, Documents, DurableName, Feed, HeldMessage, Member, Release, ServerRequests
-from .filtering import LARGE, Evaluator, FilterCounts, Group, Matching, chosen, matching
+from .filtering import Evaluator, FilterCounts, Group, Matching, chosen, matching, quick, together
 
 if TYPE_CHECKING:
     from .conditions import Condition
@@ -49,7 +49,7 @@ class FanOut(Feed):
     2. Slow members hold up others only when `hold` messages wait, or when all members are slow.
     3. Where the server counts receives, a message that several members release goes back once, and comes again to the
        members that have released it.
-    4. Each condition is evaluated once for a message, and the payload is parsed once. A large one is evaluated in a
+    4. Each condition is evaluated once for a message, and the payload is parsed once. What takes long is evaluated in a
        thread, and later messages stand in line behind it, so that the order holds.
     5. A message that matches no condition of those that are there is handled: it is deleted.
 
@@ -72,8 +72,10 @@ class FanOut(Feed):
         self._line: deque[_Arrival] = deque()
         """Messages that wait to be evaluated, the oldest first. Each is held like one that waits for a slow member."""
         self._in_line = 0
-        self._evaluating: HeldMessage | None = None
-        """The first message in line, while a thread evaluates it."""
+        self._is_unchanged = False
+        """True if the same members and names are there as when the last message came into the line."""
+        self._evaluating: list[HeldMessage] = []
+        """The first messages in line, while a thread evaluates them."""
         self.coming = 0
         """The number of acknowledging members that will join as soon as the server has noted them."""
         self.joining = 0
@@ -108,6 +110,7 @@ class FanOut(Feed):
     # -- members and names, by their conditions
 
     def join(self, member: Member) -> None:
+        self._is_unchanged = False
         self._group(member.condition).members[member] = None
         super().join(member)
 
@@ -115,6 +118,7 @@ class FanOut(Feed):
         """Adds a durable name, or gives it another condition. It gets copies of the matching messages that come from
         now on."""
         self.remove_name(name)
+        self._is_unchanged = False
         self.names[name] = share
         self._group(condition).names[name] = None
 
@@ -145,29 +149,32 @@ class FanOut(Feed):
     # -- messages that conditions decide about
 
     def _filter(self, messages: list[HeldMessage]) -> None:
-        """Evaluates messages that have come, up to the first large one. That and later ones stand in line."""
+        """Evaluates messages that have come, as far as that is quick. Later ones stand in line."""
         groups = list(self.groups.values())
-        small = 0
-        if not self._line:
-            while small < len(messages) and not _is_large(messages[small], groups):
-                small += 1
-        if small:
-            first = messages[:small]
+        count = 0 if self._line else quick(messages, groups)
+        if count:
+            first = messages[:count]
             self._pass_on(first, groups, _evaluate(first, groups))
             for message in first:
                 self.keep_payload(message)
-        if small < len(messages):
-            for message in messages[small:]:
-                message.awaiting_room += 1
-                self.keep_payload(message)
-            self._in_line += len(messages) - small
-            # Who joins from now on does not get them.
-            self._line.append(_Arrival(deque(messages[small:]), [group.copy() for group in groups]))
+        if count < len(messages):
+            self._stand_in_line(messages[count:])
             self._advance()
+
+    def _stand_in_line(self, messages: list[HeldMessage]) -> None:
+        for message in messages:
+            message.awaiting_room += 1
+            self.keep_payload(message)
+        self._in_line += len(messages)
+        if not (self._line and self._is_unchanged):
+            # Who joins from now on does not get them.
+            self._line.append(_Arrival(deque(), [group.copy() for group in self.groups.values()]))
+            self._is_unchanged = True
+        self._line[-1].messages.extend(messages)
 
     def _advance(self) -> None:
         """Evaluates the messages in line, as far as their payloads are in memory."""
-        while self._line and self._evaluating is None:
+        while self._line and not self._evaluating:
             messages, groups = self._line[0].messages, self._still_here(self._line[0].groups)
             if not messages:
                 self._line.popleft()
@@ -176,27 +183,20 @@ class FanOut(Feed):
             elif messages[0].payload is None:
                 self.fetch(message for arrival in self._line for message in arrival.messages)
                 break
-            elif _is_large(messages[0], groups):
-                self._evaluating = messages[0]
-                conditions = [group.condition for group in groups]
-                content = messages[0].payload, messages[0].headers or {}
-                self._evaluator.start(
-                    partial(matching, conditions, [content]), partial(self._evaluated, messages[0], groups)
-                )
+            elif any(group.needs_document for group in groups):
+                self._evaluating = first = together(messages)
+                evaluate = partial(matching, [group.condition for group in groups], _contents(first))
+                self._evaluator.start(evaluate, partial(self._evaluated, first, groups))
             else:
-                count = 0
-                while count < len(messages) and messages[count].payload is not None:
-                    if _is_large(messages[count], groups):
-                        break
-                    count += 1
-                self._leave_line(count, groups, _evaluate([messages[at] for at in range(count)], groups))
+                first = together(messages)
+                self._leave_line(len(first), groups, _evaluate(first, groups))
         self._set_filters()
 
-    def _evaluated(self, message: HeldMessage, groups: list[Group], found: Matching) -> None:
-        """Takes what a thread has found out about the first message in line."""
-        if self._evaluating is message:  # else a stop has emptied the line
-            self._evaluating = None
-            self._leave_line(1, self._still_here(groups), found)
+    def _evaluated(self, messages: list[HeldMessage], groups: list[Group], found: Matching) -> None:
+        """Takes what a thread has found out about the first messages in line."""
+        if self._evaluating is messages:  # else a stop has emptied the line
+            self._evaluating = []
+            self._leave_line(len(messages), self._still_here(groups), found)
             self._advance()
 
     def _leave_line(self, count: int, groups: list[Group], found: Matching) -> None:
@@ -272,7 +272,7 @@ class FanOut(Feed):
             for message in arrival.messages:
                 self.release_payload(message)
         self._line.clear()
-        self._in_line, self._evaluating = 0, None
+        self._in_line, self._evaluating = 0, []
         self._set_filters()
 
     @property
@@ -430,17 +430,14 @@ class FanOut(Feed):
                 member.pump()
 
 
-def _is_large(message: HeldMessage, groups: list[Group]) -> bool:
-    """Tells whether conditions are to be evaluated for a message in a thread."""
-    return message.size > LARGE and any(
-        group.condition is not None and group.condition.needs_document for group in groups
-    )
+def _contents(messages: list[HeldMessage]) -> list[tuple[bytes, dict[str, str]]]:
+    """Returns what conditions look at: the payloads, which are in memory, and the headers."""
+    return [(message.payload or b"", message.headers or {}) for message in messages]
 
 
 def _evaluate(messages: list[HeldMessage], groups: list[Group]) -> Matching:
     """Evaluates the conditions of groups for messages whose payloads are in memory."""
-    contents = [(message.payload or b"", message.headers or {}) for message in messages]
-    return matching([group.condition for group in groups], contents)
+    return matching([group.condition for group in groups], _contents(messages))
 
 
 def _offer(messages: list[HeldMessage], members: Iterable[Member], shared: Documents | None = None) -> None:

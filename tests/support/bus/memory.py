@@ -76,6 +76,11 @@ class FakeEvaluator(Evaluator):
             then(evaluate())
         return bool(running)
 
+    def finish_all(self) -> None:
+        """Ends evaluations until none is running."""
+        while self.finish():
+            pass
+
 
 class FakeHub:
     """A hub that reads nothing."""

@@ -225,13 +225,33 @@ async def test_later_messages_stand_in_line(world: World) -> None:
     sent = [world.push(q, payload) for payload in (large("a"), "<b/>", "<a/>", large("b"), "<a/>")]
     assert first.got == everything.got == [before]
     assert world.evaluator.finish()
-    assert first.got == [before, sent[0], sent[2]]
-    assert everything.got == [before, *sent[:3]]
+    assert first.got == everything.got == [before, sent[0]]
     assert world.evaluator.finish()
     assert not world.evaluator.finish()
     assert first.got == [before, sent[0], sent[2], sent[4]]
     assert everything.got == [before, *sent]
     assert sorted(world.deleted(q)) == [before, *sent]
+    assert nothing_left(q)
+
+
+async def test_many_small_ones_leave_the_loop_too(world: World) -> None:
+    """The loop evaluates a bounded number of bytes times conditions at a time. The rest of what has come together is
+    evaluated in a thread, many at a time."""
+    world = World(world.nursery, outbox=1_000_000)
+    q = world.fan_out()
+    clients = [world.client() for _ in range(100)]
+    for number, client in enumerate(clients):
+        client.join(q, condition=Condition(f"/a != {number}"))
+    some = world.push_together(q, 100, f"<a>{'x' * 1000}</a>")
+    now = clients[0].got
+    assert now == some[: len(now)]
+    assert 5 < len(now) < 15
+    assert len(world.evaluator.running) == 1
+    assert world.evaluator.finish()
+    assert clients[0].got == some[: len(now) + 64]
+    world.evaluator.finish_all()
+    assert all(client.got == some for client in clients)
+    assert world.deleted(q) == some
     assert nothing_left(q)
 
 
@@ -248,7 +268,7 @@ async def test_who_joins_or_leaves_meanwhile(world: World) -> None:
     q.add_name(OTHER, world.share("q", "m"), A)
     q.remove_name(NAME)
     leaving.leave()
-    world.evaluator.finish()
+    world.evaluator.finish_all()
     assert (leaving.got, staying.got, late.got) == ([], [mid, behind], [])
     assert world.upstream.copies.of(q) == []
     assert world.deleted(q) == [mid, behind]
@@ -264,8 +284,7 @@ async def test_all_leave_meanwhile(world: World) -> None:
     client.leave()
     late = world.client()
     late.join(q, condition=A)
-    world.evaluator.finish()
-    assert not world.evaluator.finish()
+    world.evaluator.finish_all()
     assert (world.released(q), world.deleted(q), late.got) == (sent, [], [])
     assert nothing_left(q)
 
@@ -279,8 +298,7 @@ async def test_what_stands_in_line_takes_bounded_memory(world: World) -> None:
     sent = [world.push(q, large("a")) for _ in range(9)]
     assert 3 * LARGE < q._payload_bytes <= q._memory
     assert sum(message.payload is not None for message in q.messages.values()) == 4
-    for _ in range(4):
-        assert world.evaluator.finish()
+    world.evaluator.finish_all()
     assert client.got == sent[:4]
     assert world.evaluator.running == []
     asked = world.upstream.fetches.of(q)
@@ -291,8 +309,7 @@ async def test_what_stands_in_line_takes_bounded_memory(world: World) -> None:
     assert world.evaluator.finish()
     assert client.got == [*sent[:4], sent[5]]
     while world.fetched(q, large("a").encode()):
-        while world.evaluator.finish():
-            pass
+        world.evaluator.finish_all()
     assert client.got == [*sent[:4], *sent[5:]]
     assert world.released(q) == [sent[4]]
     assert sorted(world.deleted(q)) == client.got
@@ -305,8 +322,7 @@ async def test_slow_members_keep_what_was_in_line(world: World) -> None:
     client = world.client(credit=0)
     client.join(q, condition=A, prefetch=1, ack=True)
     sent = [world.push(q, large("a")) for _ in range(3)]
-    while world.evaluator.finish():
-        pass
+    world.evaluator.finish_all()
     assert q._payload_bytes == 2 * len(large("a"))
     client.reader.take()
     await settled()
@@ -326,7 +342,7 @@ async def test_a_line_asks_for_no_more_messages(world: World) -> None:
     world.push(q, large("a"))
     world.push_together(q, before - 1, "<a/>")
     assert q.prefetch == before
-    world.evaluator.finish()
+    world.evaluator.finish_all()
     assert len(client.got) == before
 
 
@@ -338,8 +354,7 @@ async def test_redelivered_while_in_line(world: World) -> None:
     mid, behind = world.push(q, large("a")), world.push(q, "<a/>")
     world.push(q, large("a"), mid=mid, receives=2)
     world.push(q, "<a/>", mid=behind, receives=2)
-    world.evaluator.finish()
-    assert not world.evaluator.finish()
+    world.evaluator.finish_all()
     assert client.got == [mid, behind]
     assert [message.receives for message in client.deliveries] == [2, 2]
     assert world.deleted(q) == [mid, behind]
@@ -393,7 +408,7 @@ async def test_without_conditions_nothing_stands_in_line(world: World) -> None:
     conditional.leave()
     second = world.push(q, large("b"))
     assert plain.got == []
-    world.evaluator.finish()
+    world.evaluator.finish_all()
     assert plain.got == [first, second]
     third = world.push(q, large("b"))
     assert plain.got == [first, second, third]
