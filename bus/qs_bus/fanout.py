@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -49,8 +49,8 @@ class FanOut(Feed):
     2. Slow members hold up others only when `hold` messages wait, or when all members are slow.
     3. Where the server counts receives, a message that several members release goes back once, and comes again to the
        members that have released it.
-    4. Each condition is evaluated once for a message, and the payload is parsed once. What takes long is evaluated in a
-       thread, and later messages stand in line behind it, so that the order holds.
+    4. Each condition is evaluated once for a message, and the payload is parsed once. What takes long is evaluated
+       later, or in a thread, and later messages stand in line behind it, so that the order holds.
     5. A message that matches no condition of those that are there is handled: it is deleted.
 
     Assumes that the server does not store a second copy in a queue that has the message's id already: a copy may be
@@ -75,7 +75,7 @@ class FanOut(Feed):
         self._is_unchanged = False
         """True if the same members and names are there as when the last message came into the line."""
         self._evaluating: list[HeldMessage] = []
-        """The first messages in line, while a thread evaluates them."""
+        """The first messages in line, while they are being evaluated."""
         self.coming = 0
         """The number of acknowledging members that will join as soon as the server has noted them."""
         self.joining = 0
@@ -154,7 +154,7 @@ class FanOut(Feed):
         count = 0 if self._line else quick(messages, groups)
         if count:
             first = messages[:count]
-            self._pass_on(first, groups, _evaluate(first, groups))
+            self._pass_on(first, groups, _evaluation(first, groups)())
             for message in first:
                 self.keep_payload(message)
         if count < len(messages):
@@ -183,13 +183,11 @@ class FanOut(Feed):
             elif messages[0].payload is None:
                 self.fetch(message for arrival in self._line for message in arrival.messages)
                 break
-            elif any(group.needs_document for group in groups):
-                self._evaluating = first = together(messages)
-                evaluate = partial(matching, [group.condition for group in groups], _contents(first))
-                self._evaluator.start(evaluate, partial(self._evaluated, first, groups))
             else:
-                first = together(messages)
-                self._leave_line(len(first), groups, _evaluate(first, groups))
+                self._evaluating, in_thread = together(messages, groups)
+                evaluate = _evaluation(self._evaluating, groups)
+                then = partial(self._evaluated, self._evaluating, groups)
+                self._evaluator.start(evaluate, then, in_thread=in_thread)
         self._set_filters()
 
     def _evaluated(self, messages: list[HeldMessage], groups: list[Group], found: Matching) -> None:
@@ -430,14 +428,11 @@ class FanOut(Feed):
                 member.pump()
 
 
-def _contents(messages: list[HeldMessage]) -> list[tuple[bytes, dict[str, str]]]:
-    """Returns what conditions look at: the payloads, which are in memory, and the headers."""
-    return [(message.payload or b"", message.headers or {}) for message in messages]
-
-
-def _evaluate(messages: list[HeldMessage], groups: list[Group]) -> Matching:
-    """Evaluates the conditions of groups for messages whose payloads are in memory."""
-    return matching([group.condition for group in groups], _contents(messages))
+def _evaluation(messages: list[HeldMessage], groups: list[Group]) -> Callable[[], Matching]:
+    """Returns the function that evaluates the conditions of groups for messages, whose payloads are in memory. It may
+    be called in any thread."""
+    contents = [(message.payload or b"", message.headers or {}) for message in messages]
+    return partial(matching, [group.condition for group in groups], contents)
 
 
 def _offer(messages: list[HeldMessage], members: Iterable[Member], shared: Documents | None = None) -> None:

@@ -1,12 +1,14 @@
 """Evaluates the conditions of a feed: which messages each of them lets through.
 
-Large payloads are evaluated in a thread, so that the event loop goes on meanwhile.
+Large payloads are evaluated in a thread, and many small ones in several passes of the event loop, so that it goes on
+meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import trio
@@ -23,9 +25,8 @@ takes 0.3 ms, and the way to a thread and back 0.1 ms."""
 _WORK = 1024 * 1024
 """Bytes times conditions that are evaluated in the event loop together. Conditions with `//` take some 3 ms for
 that."""
-_MOST_BYTES = 1024 * 1024
-_MOST_MESSAGES = 64
-"""Bytes and messages that a thread evaluates at a time: the messages are passed on together, in the event loop."""
+_TOGETHER = 64
+"""Messages in line that are passed on together."""
 _THREADS = 2
 """Threads that evaluate at a time, for all feeds of a bus. More would only compete with the event loop."""
 
@@ -87,17 +88,14 @@ def quick(messages: Sequence[HeldMessage], groups: Iterable[Group]) -> int:
     return len(messages)
 
 
-def together(messages: Iterable[HeldMessage]) -> list[HeldMessage]:
-    """Returns the first messages, as many as a thread evaluates at a time. The payload of the first must be in
-    memory."""
-    found: list[HeldMessage] = []
-    left = _MOST_BYTES
-    for message in messages:
-        left -= message.size
-        if message.payload is None or len(found) == _MOST_MESSAGES or (found and left < 0):
-            break
-        found.append(message)
-    return found
+def together(messages: Iterable[HeldMessage], groups: Iterable[Group]) -> tuple[list[HeldMessage], bool]:
+    """Returns the first messages in line, as many as are evaluated together, and whether that takes a thread. The
+    payload of the first must be in memory."""
+    here = list(takewhile(lambda message: message.payload is not None, islice(messages, _TOGETHER)))
+    count = quick(here, groups)
+    # Never several for a thread: lxml lets go of the interpreter for each evaluation, and a thread that evaluates much
+    # that is short waits each time until a busy event loop lets go of it.
+    return (here[:count], False) if count else (here[:1], True)
 
 
 def chosen(messages: list[HeldMessage], bits: int) -> list[HeldMessage]:
@@ -108,7 +106,7 @@ def chosen(messages: list[HeldMessage], bits: int) -> list[HeldMessage]:
 
 
 class Evaluator:
-    """Runs evaluations in threads, and has the counts of all conditions of a bus.
+    """Runs evaluations that are not made at once, and has the counts of all conditions of a bus.
 
     Ensures that the result comes back to the event loop, unless the bus ends before. Must never wait for a thread at
     the end of the bus.
@@ -120,10 +118,16 @@ class Evaluator:
         """Runs the evaluations. None while the bus does not run: no message comes then."""
         self._threads = trio.CapacityLimiter(_THREADS)
 
-    def start(self, evaluate: Callable[[], Matching], then: Callable[[Matching], None]) -> None:
-        """Calls a function in a thread, and another one with its result in the event loop."""
+    def start(self, evaluate: Callable[[], Matching], then: Callable[[Matching], None], *, in_thread: bool) -> None:
+        """Calls a function in a thread, or in a later pass of the event loop, and another one with its result in the
+        event loop."""
         if self.nursery is not None:
-            self.nursery.start_soon(self._run, evaluate, then)
+            self.nursery.start_soon(self._run, evaluate, then, in_thread)
 
-    async def _run(self, evaluate: Callable[[], Matching], then: Callable[[Matching], None]) -> None:
-        then(await trio.to_thread.run_sync(evaluate, abandon_on_cancel=True, limiter=self._threads))
+    async def _run(self, evaluate: Callable[[], Matching], then: Callable[[Matching], None], in_thread: bool) -> None:
+        if in_thread:
+            found = await trio.to_thread.run_sync(evaluate, abandon_on_cancel=True, limiter=self._threads)
+        else:
+            await trio.lowlevel.checkpoint()
+            found = evaluate()
+        then(found)

@@ -60,14 +60,16 @@ class FakeUpstream:
 
 
 class FakeEvaluator(Evaluator):
-    """Notes what a thread is to evaluate, until the test says `finish`."""
+    """Notes what is to be evaluated later, until the test says `finish`. threads: how much of it was for threads."""
 
     def __init__(self) -> None:
         super().__init__()
         self.running: list[tuple[Callable[[], Matching], Callable[[Matching], None]]] = []
+        self.threads = 0
 
-    def start(self, evaluate: Callable[[], Matching], then: Callable[[Matching], None]) -> None:
+    def start(self, evaluate: Callable[[], Matching], then: Callable[[Matching], None], *, in_thread: bool) -> None:
         self.running.append((evaluate, then))
+        self.threads += in_thread
 
     def finish(self) -> bool:
         """Ends all evaluations that are running. Tells whether there were any."""

@@ -227,16 +227,19 @@ async def test_later_messages_stand_in_line(world: World) -> None:
     assert world.evaluator.finish()
     assert first.got == everything.got == [before, sent[0]]
     assert world.evaluator.finish()
-    assert not world.evaluator.finish()
+    assert first.got == [before, sent[0], sent[2]]
+    assert everything.got == [before, *sent[:3]]
+    world.evaluator.finish_all()
+    assert world.evaluator.threads == 2
     assert first.got == [before, sent[0], sent[2], sent[4]]
     assert everything.got == [before, *sent]
     assert sorted(world.deleted(q)) == [before, *sent]
     assert nothing_left(q)
 
 
-async def test_many_small_ones_leave_the_loop_too(world: World) -> None:
-    """The loop evaluates a bounded number of bytes times conditions at a time. The rest of what has come together is
-    evaluated in a thread, many at a time."""
+async def test_many_small_ones_let_the_loop_go_on(world: World) -> None:
+    """A pass of the loop evaluates a bounded number of bytes times conditions. The rest of what has come together is
+    left to later passes, and one that exceeds the bound by itself to a thread."""
     world = World(world.nursery, outbox=1_000_000)
     q = world.fan_out()
     clients = [world.client() for _ in range(100)]
@@ -248,8 +251,12 @@ async def test_many_small_ones_leave_the_loop_too(world: World) -> None:
     assert 5 < len(now) < 15
     assert len(world.evaluator.running) == 1
     assert world.evaluator.finish()
-    assert clients[0].got == some[: len(now) + 64]
+    assert clients[0].got == some[: 2 * len(now)]
     world.evaluator.finish_all()
+    assert world.evaluator.threads == 0
+    some.append(world.push(q, f"<a>{'x' * (LARGE - 1000)}</a>"))
+    world.evaluator.finish_all()
+    assert world.evaluator.threads == 1
     assert all(client.got == some for client in clients)
     assert world.deleted(q) == some
     assert nothing_left(q)
