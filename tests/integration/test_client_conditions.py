@@ -60,7 +60,9 @@ def test_conditions_that_are_refused(shared_bus: BusProcess, qid: str) -> None:
                 next(bus.subscribe(qid, name="n", where=where))
 
 
-def test_tail(shared_bus: BusProcess, client: QueueClient, qid: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tail_with_a_condition(
+    shared_bus: BusProcess, client: QueueClient, qid: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`qs tail --where` prints what matches alone. A condition that the bus cannot use is one line with the position,
     and exit code 1."""
     at = f"{shared_bus.host}:{shared_bus.port}"
