@@ -25,9 +25,9 @@ from .disk import READ, Disk
 from .engine import SECOND, Clock, Options, StorageError
 
 _logger = logging.getLogger(__name__)
-Refusal = Callable[[Options, bytes], str | None]
-"""Says why a payload may not come into a queue with these options, None if it may. Called only for options with a
-schema, in any thread; may take seconds. StorageError, OSError: nobody can say it now."""
+Refusal = Callable[[str, Options, bytes], str | None]
+"""Takes a queue's name and options, and a payload. Says why the payload may not come in, None if it may. Called only
+for options with a schema, in any thread; may take seconds. StorageError, OSError: nobody can say it now."""
 MAX_SIZE = 64 << 20
 """Bytes of the largest file that is checked, as all of it is in memory then."""
 SLICE = 0.05
@@ -221,13 +221,13 @@ class Door:
         if not options.schema:
             return None
         try:
-            why = self._refusal(options, payload)
+            why = self._refusal(qid, options, payload)
         except StorageError as error:
             raise CannotCheckError(str(error)) from error
         if why is None:
             return None
         text = "".join(character if character.isprintable() else " " for character in why[:_TEXT])
-        return f"it is not valid by the schema {options.schema!r} of queue {qid!r}: {text}"
+        return f"in queue {qid!r}, {text}"
 
     def arrive(self, store: GuardedStore, name: str, payload: str) -> None:
         """Notes what has come into a queue, for a check. name, payload: see Arrival."""

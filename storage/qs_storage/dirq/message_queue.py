@@ -232,7 +232,11 @@ class WatchedElements(Elements):
             self._disk.lstat(self.layout.element(name))  # or it is gone
             return None
         folder, _, element = name.partition("/")
-        refused = set_aside(f"{self.path}/{folder}", element, element, self._disk)
+        try:
+            refused = set_aside(f"{self.path}/{folder}", element, element, self._disk)
+        except BaseException:
+            self.layout.unlock(name)
+            raise
         self.layout.unlock_renamed(name, f"{folder}/{refused}")
         self.touch(folder=folder)
         return f"{self.path}/{folder}/{refused}"
