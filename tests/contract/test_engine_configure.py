@@ -109,3 +109,22 @@ def test_configure_missing_queue_raises(settable: Bench) -> None:
     """Options of a queue that does not exist cannot be changed."""
     with pytest.raises(NoSuchQueueError):
         settable.engine.configure("absent", Options())
+
+
+def test_schema_and_condition(any_bench: Bench) -> None:
+    """A queue keeps the name of its schema and the condition of a durable name, over a start and for an engine that has
+    not made it; so does one where they are changed, and one where they are taken away."""
+    bench = any_bench
+    where = """/order[@kind='a "b" \\ ü']/total > 100"""
+    bench.queue("q", schema="order.xsd", where=where)
+    for _ in range(2):
+        found = bench.engine.options("q")
+        assert (found.schema, found.where) == ("order.xsd", where)
+        bench.reopen()
+    needs(bench, Feature.SET)
+    for schema, condition in (("other", ""), ("", "/a"), ("", "")):
+        configure(bench, schema=schema, where=condition)
+        for _ in range(2):
+            found = bench.engine.options("q")
+            assert (found.schema, found.where) == (schema, condition)
+            bench.reopen()

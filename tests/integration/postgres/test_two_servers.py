@@ -130,3 +130,14 @@ def test_a_unique_key_is_free_again(engines: "list[PostgresEngine]", way: str) -
         [message] = engines[0].receive(["q"], 1, None, LOTS)
         queue.reject(Receipt(mid, message.receives), None)
     assert engines[1].queue("q").push([draft]) != [mid]
+
+
+def test_schema_and_condition_of_another_server(engines: "list[PostgresEngine]") -> None:
+    """A queue that was made at one server has its schema and its condition at the other too, also when they change."""
+    first, second = engines
+    first.create("made", Options(schema="order", where="/order[total > 100]"))
+    second._upkeep.read_queues_now()
+    assert (second.options("made").schema, second.options("made").where) == ("order", "/order[total > 100]")
+    second.configure("made", Options(where="/a"))
+    first._upkeep.read_queues_now()
+    assert (first.options("made").schema, first.options("made").where) == ("", "/a")

@@ -91,12 +91,16 @@ class DoorCase:
             self.engine.refresh()
             while (due := self.engine.effects().next_upkeep) is not None and due <= self.clock():
                 work = self.engine.begin_upkeep()
+                failure: OSError | None = None
                 try:
                     self.engine.commit()
-                finally:  # the server does so too after a batch that has failed
-                    if work is not None:
-                        work.run()
-                        self.engine.finish_upkeep(work)
+                except OSError as error:  # the server finishes the work too after a batch that has failed
+                    failure = error
+                if work is not None:
+                    work.run()
+                    self.engine.finish_upkeep(work)
+                if failure is not None:
+                    raise failure
             self.engine.commit()
 
     def wait(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.storage.door import KINDS, DoorCase
-from support.storage.engines import FaultyDisk
+from support.storage.engines import Crash, FaultyDisk
 from support.storage.vsqs_original import original, output
 
 from qs_storage import door
@@ -460,3 +460,30 @@ def test_an_error_at_every_file_operation(
         if not failed:
             break
     assert at > 5
+
+
+def test_a_crash_at_every_file_operation(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """After a crash at any file operation, the journal's start finds each file once: as a message, or set aside."""
+    caplog.set_level(logging.CRITICAL)
+    for at in range(1, 1000):
+        disk = FaultyDisk()
+        case = DoorCase(tmp_path / f"{at}", "journal", disk)
+        case.put(b"one")
+        case.put(b"bad")
+        case.engine.refresh()
+        disk.arm(at, Crash)
+        with suppress(Crash):
+            case.settle()
+        crashed = bool(disk.failed)
+        disk.disarm()
+        disk.crash()
+        case.engine._watch.close()
+        case.start()
+        case.settle()
+        assert (case.payloads(), len(case.invalid())) == ([b"one"], 1), at
+        names = [path.name for path in case.path.iterdir() if path.name != ".queue.toml"]
+        assert names == case.invalid()
+        case.engine.close()
+        if not crashed:
+            break
+    assert at > 12

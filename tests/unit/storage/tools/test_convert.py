@@ -42,6 +42,22 @@ def test_everything_is_the_same_afterwards(tmp_path: Path, storage: str) -> None
         assert (place.seen(), place.seen("other")) == (before, beside)
 
 
+def test_schema_and_condition_stay(tmp_path: Path, storage: str) -> None:
+    """A converted queue has the schema and the condition that it had, and what the schema has refused stays beside its
+    messages."""
+    place = Root(tmp_path / "root", storage)
+    engine = place.open()
+    engine.configure("q", replace(engine.queue("q").options, schema="order", where="/order[total > 100]"))
+    engine.close()
+    (place.root / "q" / "7.invalid").write_bytes(b"refused")
+    for target in (other(storage), storage):
+        place.convert(target)
+        found = read_options(str(place.root / "q"), "?")
+        assert (found.storage, found.schema, found.where) == (target, "order", "/order[total > 100]")
+        assert (place.root / "q" / "7.invalid").read_bytes() == b"refused"
+    assert len(place.seen()) == 4
+
+
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_a_crash_at_every_file_operation(tmp_path: Path, storage: str, step: int) -> None:
     """After a crash at any file operation, the repeated command goes on. A server that is started in between refuses,
