@@ -128,13 +128,11 @@ class MessageStore(ABC):
         """True if the queue has a schema, so that what other programs put there has to be checked."""
         return bool(self.options.schema) and self.context.door is not None
 
-    def withhold(self, name: str, payload: str) -> bool:
-        """Gives what another program has put there to the door, for a check, if the queue has a schema. name, payload:
-        see Arrival. Returns False if it may be taken up at once."""
-        if not self.options.schema or self.context.door is None:
-            return False
-        self.context.door.arrive(self, name, payload)
-        return True
+    def withhold(self, name: str, payload: str) -> None:
+        """Gives what another program has put into a guarded queue to the door, for a check. name, payload: see
+        Arrival."""
+        if self.context.door is not None:
+            self.context.door.arrive(self, name, payload)
 
     @abstractmethod
     def folders(self) -> list[str]:

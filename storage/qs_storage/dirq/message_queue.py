@@ -205,8 +205,10 @@ class WatchedElements(Elements):
             self._complain_of_twin(mid, folder)
             return
         self.saw(mid)
-        place = f"{folder}/{name_of(mid)}"
-        if not self.withhold(place, self.layout.payload_file(place)):
+        if self.guarded:
+            place = f"{folder}/{name_of(mid)}"
+            self.withhold(place, self.layout.payload_file(place))
+        else:
             self._take_up(mid, folder)
 
     def _take_up(self, mid: int, folder: str) -> None:

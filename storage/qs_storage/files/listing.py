@@ -158,11 +158,14 @@ class WatchedDirectory(MessageDirectory):
 
     def _withhold(self, mid: int, expiry: int) -> bool:
         """Gives a message of another program to the door. Returns False if it may be taken up at once."""
+        if not self.guarded:
+            return False
         path = self.name_path(mid, expiry)
         # What another server has moved here as a dead letter is not checked, as what this one moves is not.
-        if not self.guarded or self.letters.read(path, mid) is not None:
+        if self.letters.read(path, mid) is not None:
             return False
-        return self.withhold(message_name(mid, expiry), path)
+        self.withhold(message_name(mid, expiry), path)
+        return True
 
     def folders(self) -> list[str]:
         return [self.path]
