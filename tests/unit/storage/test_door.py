@@ -1,4 +1,4 @@
-"""What other programs put into the directory of a queue with a schema becomes a message only if the schema lets it."""
+"""A queue with a schema takes in only valid messages of the programs that share its directory."""
 
 import errno
 import logging
@@ -102,8 +102,8 @@ def test_schema_that_is_missing(case: DoorCase, caplog: pytest.LogCaptureFixture
 
 
 def test_what_the_server_pushed_is_not_read(case: DoorCase) -> None:
-    """What the server pushes itself is checked by nobody here, also not after a start: not even if it is invalid, as
-    what was there before the option was set."""
+    """The server's own pushes are checked by nobody here, also not after a start: not even one that is invalid, as a
+    message from before the option may be."""
     mid = case.push(b"bad")
     case.settle()
     case.restart()
@@ -117,7 +117,7 @@ def test_what_the_server_pushed_is_not_read(case: DoorCase) -> None:
 
 
 def test_queue_without_a_schema(case: DoorCase) -> None:
-    """Nothing is checked without a schema; in queues of files, a file is a message as soon as it is reported."""
+    """A queue without a schema checks nothing; in queues of files, a file is a message as soon as it is reported."""
     case.configure("")
     case.put(b"bad")
     case.engine.refresh()
@@ -243,7 +243,7 @@ def test_file_of_the_journal_that_is_written_anew(case: DoorCase) -> None:
 
 @only("files")
 def test_message_that_was_there_before(case: DoorCase) -> None:
-    """What was in the queue when the option was set stays as it is, whoever takes it and gives it back."""
+    """A message from before the option was set stays as it is, whoever takes it and gives it back."""
     case.configure("")
     mid = int(case.put(b"bad").name)
     case.settle()
@@ -290,7 +290,7 @@ def test_lost_reports(case: DoorCase) -> None:
 
 @only(*SHARED)
 def test_what_came_while_no_server_ran(case: DoorCase) -> None:
-    """What is there at a start counts as having been in the queue: nothing tells who has put it there."""
+    """A file that is there at a start counts as having been in the queue: nothing tells who has put it there."""
     case.engine.close()
     case.put(b"bad")
     case.start()
@@ -315,7 +315,7 @@ def test_copy_under_the_id_of_a_file_that_waits(case: DoorCase) -> None:
 
 @only("files")
 def test_dead_letter_of_another_server(case: DoorCase, tmp_path: Path) -> None:
-    """What another server on the directory moves here as a dead letter is not checked: moving must not fail."""
+    """A dead letter that another server on the directory moves here is not checked: moving must not fail."""
     options = Options(storage="files", dead_letter="q", max_receives=1)
     case.engine.create("failing", options)
     case.engine.commit()
@@ -419,7 +419,7 @@ def test_what_was_refused_keeps_the_queue(case: DoorCase) -> None:
 
 
 def test_log_names_a_limited_number(case: DoorCase, caplog: pytest.LogCaptureFixture) -> None:
-    """Of many refused files the log names twenty, and says that there are more."""
+    """The log names twenty of many refused files, and says that there are more."""
     for _ in range(30):
         case.put(b"bad")
     case.settle()
