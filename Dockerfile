@@ -11,6 +11,7 @@ RUN python -m venv /opt/build \
     && /opt/qs/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements/run.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY schemas schemas
+COPY payloads payloads
 COPY serving serving
 COPY storage storage
 COPY server server

@@ -56,12 +56,12 @@ def test_pages_name_every_extra() -> None:
     requirements.txt, and no page names an extra that is not there."""
     extras = {*tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
     for page in (PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").glob("*.md")):
-        named = re.findall(r"(?:qsbus|'\.)\[([a-z,]+)\]", page.read_text())
+        named = re.findall(r"(?:qsbus|'\.)\[([a-z,-]+)\]", page.read_text())
         assert {each for names in named for each in names.split(",")} <= extras, page
     told = " ".join((PROJECT / "README.md").read_text().split())
     assert all(each in told for each in ("`requirements.txt`", "`qsbus`", "`qsbus[server]`"))
     rows = re.findall(r"^\| `qsbus\[.*?\|", (PROJECT / "docs" / "operations.md").read_text(), re.MULTILINE)
-    assert set(re.findall(r"qsbus\[([a-z]+)\]", "".join(rows))) == extras - {"dev", "bench"}
+    assert set(re.findall(r"qsbus\[([a-z-]+)\]", "".join(rows))) == extras - {"dev", "bench"}
 
 
 SECURITY = PROJECT / "docs" / "security.md"

@@ -86,7 +86,7 @@ def test_queues_of_the_bus_never_match(connect: Connect, producer: Wire, q: str)
 
 
 def test_one_connection_has_a_queue_once(connect: Connect, producer: Wire, q: str) -> None:
-    """Of two subscriptions of a connection that match a queue, the first has it; to name it then is 400."""
+    """A queue that two subscriptions of a connection match is the first one's; to name it then is 400."""
     wire = connect(subscribe(f"{q}*", match="pattern", req="first"), subscribe(f"*{q}", match="pattern", req="second"))
     mid = push_one(producer, q)
     line = wire.line()
@@ -100,7 +100,7 @@ def test_refused_patterns(connect: Connect, q: str) -> None:
     assert code(connect().ask(subscribe(q, match="regex"))) == 400
 
 
-def test_conditions_and_patterns(connect: Connect, producer: Wire, q: str) -> None:
+def test_a_condition_holds_for_a_pattern(connect: Connect, producer: Wire, q: str) -> None:
     """A condition holds for all queues of a pattern."""
     wire = connect(subscribe(f"{q}*", match="pattern", where=HIGH))
     producer.ask(new_queue(f"{q}-b"))

@@ -25,9 +25,9 @@ def test_a_condition(shared_server: ServerProcess, shared_bus: BusProcess, clien
         push_all(client, qid)
         message = next(messages)
         assert message.text == MATCHING
-        shared_server.until(lambda: list(client.list_messages(qid)) == [message.mid])
+        shared_server.until(lambda: list(client.list_messages(qid, state="all")) == [message.mid])
         bus.delete(message)
-        shared_server.until(lambda: list(client.list_messages(qid)) == [])
+        shared_server.until(lambda: list(client.list_messages(qid, state="all")) == [])
 
 
 @both
