@@ -216,7 +216,7 @@ async def test_large_payloads_leave_the_loop(world: World) -> None:
 
 
 async def test_later_messages_stand_in_line(world: World) -> None:
-    """What comes behind a large payload waits for it, so that each member gets its messages in order."""
+    """Messages behind a large payload wait for it, so that each member gets its messages in order."""
     q = world.fan_out()
     first, everything = world.client(), world.client()
     first.join(q, condition=A)
