@@ -25,8 +25,8 @@ class Condition:
     2. Each comparison and each function reads the texts of the nodes that its path finds once. They overlap only after
        `//`: there the text of a payload is read again for each element around it.
     3. No set of nodes is compared with another, merged or sorted. libxml2 would sort what `boolean()`, not() and the
-       other functions get, in quadratic time for some sets: such a set is hidden behind `and true()`, or is in the
-       order of the document, where one look at each pair of neighbours shows that it is.
+       other functions get, in quadratic time for some sets: such a set is hidden behind `and true()`, or has one
+       node of each parent, in the order of the document, where libxml2 looks at each pair of neighbours once.
     4. contains() may compare all of its string at each character: all strings together have 1 KiB at most, and
        `grammar.SOUGHT_BYTES` where texts are read for each level.
     5. A header of at most 8 KiB is copied for each node at most `grammar.MOST_HEADERS` times.
@@ -142,10 +142,11 @@ class _Rendering:
         steps = "/".join(self._step(step) for step in path.steps)
         if path.is_inner:
             return steps
-        if not path.is_deep:
-            return f"/{steps}"
         if path.steps[0].is_attribute:
-            return f"/descendant::*/{steps}"
+            return f"/descendant::*/{steps}" if path.is_deep else f"/{steps}"
+        if not path.is_deep:
+            # Some versions of libxml2 take no name right behind the first slash that begins with a letter beyond ASCII.
+            return f"/child::{steps}"
         if path.steps[0].has_position:
             # A position counts among the children of one parent.
             return f"/descendant-or-self::node()/{steps}"
