@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from enum import Enum
 
-from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags
+from qs_schemas.command_line import AnyOrder, CommandParser, add_standard_flags, file_name
 
 from .argument_values import condition, group, header, key, positive, positive_seconds, priority, seconds
 from .command_help import overview
@@ -46,6 +46,7 @@ examples:
   qs ls -l                                   the queues and how many messages they hold
   qs ls orders --state in-flight -l          what its consumers have, and until when
   qs stats orders
+  qs check order.xml --schema order          is it valid? without a server
   qs set orders --dead-letter failed --max-receives 5
   qs redrive failed                          what failed goes back for another try
   qs export orders backup/orders             the messages as files, one each
@@ -401,6 +402,27 @@ def _server(add: AddCommand) -> None:
         help="also since when each client is connected, and its subscriptions; the oldest 1,000",
     )
     figures.add_argument("names", metavar="NAME", nargs="*", help="only these; * and ? stand for any characters")
+    check = add(
+        "check",
+        "command_check:check",
+        "check files with a schema, without a server",
+        "Prints a line for each file, with the first thing that is wrong with it, as a server with the same schemas "
+        "would find it. Exits with 1 if a file is not valid, or cannot be read.",
+        target=Target.NOTHING,
+    )
+    check.add_argument("files", metavar="FILE", nargs="+", help="each is one payload; - is stdin")
+    check.add_argument(
+        "--schema",
+        required=True,
+        metavar="NAME",
+        help="the name of a schema: that of its file, with or without .xsd or .json; or the file's path, with a /",
+    )
+    check.add_argument(
+        "--schemas",
+        type=file_name,
+        metavar="DIR",
+        help="the directory of the schemas (default: $QS_SCHEMAS, else the current one)",
+    )
     add(
         "token",
         "command_verbs:new_token",

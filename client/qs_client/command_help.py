@@ -34,6 +34,7 @@ _EXAMPLES = {
     "redrive": "qs redrive failed",
     "export": "qs export orders backup/orders",
     "ping": "qs ping",
+    "check": "qs check order.xml --schema order",
     "token": "qs token",
     "help": "qs help push",
 }

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from .faults import SchemaError as SchemaError
     from .schemas import PayloadSchema as PayloadSchema
     from .schemas import Schemas as Schemas
-    from .schemas import read_schema as read_schema
+    from .schemas import find_schema as find_schema
 
 _WHERE = {
     "Checker": "checker", "NoSuchSchemaError": "faults", "PayloadFault": "faults", "SchemaError": "faults",
-    "PayloadSchema": "schemas", "Schemas": "schemas", "read_schema": "schemas",
+    "PayloadSchema": "schemas", "Schemas": "schemas", "find_schema": "schemas",
 }  # fmt: skip
 
 

@@ -20,6 +20,8 @@ _EXTRA = "json-schema"
 _MASK = "\N{REPLACEMENT CHARACTER}"
 """Stands in the library's texts where the value would: a value may be the whole payload."""
 _VALUE = 100
+_PASSED = 2000
+"""The most values that are passed on the way to one whose line is wanted: that is a millisecond."""
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _TOO_LARGE = PayloadFault(None, "", "has a number that is too large")
 
@@ -103,9 +105,10 @@ def _parsed(payload: bytes) -> tuple[str, Any]:
         raise _NoJsonError(_TOO_LARGE) from None
 
 
-def _line(text: str, steps: Sequence[str | int]) -> int:
-    """Returns the line of a part of a document. steps: the way to it, names and indexes."""
+def _line(text: str, steps: Sequence[str | int]) -> int | None:
+    """Returns the line of a part of a document, None if it would take long. steps: the way to it, names and indexes."""
     at = _skip(text, 0)
+    left = _PASSED
     for step in steps:
         is_object = text[at] == "{"
         at = _skip(text, at + 1)
@@ -121,6 +124,9 @@ def _line(text: str, steps: Sequence[str | int]) -> int:
             _, at = _DECODER.raw_decode(text, at)
             at = _skip(text, _skip(text, at) + 1)
             index += 1
+            left -= 1
+            if not left:
+                return None
     return text.count("\n", 0, at) + 1
 
 

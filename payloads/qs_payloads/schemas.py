@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from .compiling import Compiled, compile_source
@@ -85,15 +86,7 @@ class Schemas:
         Raises NoSuchSchemaError, also for a name that an XSD and a JSON Schema have, and a name that is none.
         """
         by_file = self._by_file
-        if name in by_file:
-            return by_file[name]
-        found = [by_file[f"{name}{suffix}"] for suffix in SUFFIXES if f"{name}{suffix}" in by_file]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise NoSuchSchemaError(f"{' and '.join(schema.file for schema in found)} are both there: name one of them")
-        there = ", ".join(self.names) or "none"
-        raise NoSuchSchemaError(f"there is no schema {name[:100]!r}; there are: {there}")
+        return by_file[_file_of(name, by_file)]
 
     def reload(self) -> list[str]:
         """Reads the directory again; the first time too. Returns a text for each file that does not compile, which
@@ -101,20 +94,15 @@ class Schemas:
 
         Blocks: each file may take as long as `process.COMPILING`, in a process of its own.
         """
-        with os.scandir(self.directory) as entries:
-            files = sorted(entry.name for entry in entries if entry.name.endswith(SUFFIXES))
+        files = _schema_files(self.directory)
         texts: list[str] = []
         found: dict[str, PayloadSchema] = {}
         with contextlib.ExitStack() as processes:
             compiler = _Compiler(processes)
             for file in files:
-                if file.startswith("."):  # an editor's
-                    continue
                 earlier = self._by_file.get(file)
-                stem, suffix = os.path.splitext(file)
-                both = any(f"{stem}{other}" in files for other in SUFFIXES if other != suffix)
                 try:
-                    found[file] = _loaded(self.directory, file, file if both else stem, earlier, compiler)
+                    found[file] = _loaded(self.directory, file, _name_of(file, files), earlier, compiler)
                 except SchemaError as error:
                     texts.append(str(error))
                     if earlier is not None:
@@ -160,12 +148,36 @@ class _Compiler:
             raise SchemaError(f"{source.main}: does not compile {error}") from None
 
 
-def read_schema(path: str | os.PathLike[str]) -> PayloadSchema:
-    """Reads a schema from a file; others that it refers to have to be in the folder of the file, or below. Compiles it
-    here. Raises SchemaError."""
-    whole = Path(path)
-    if whole.suffix not in SUFFIXES:
-        raise SchemaError(f"{whole}: the name of a schema ends with {' or '.join(SUFFIXES)}")
-    schema = PayloadSchema(whole.stem, read_source(whole.parent, whole.name))
-    schema.compile()
-    return schema
+def find_schema(directory: str | os.PathLike[str], name: str) -> PayloadSchema:
+    """Reads one schema of a directory, and compiles nothing. name: as `Schemas.get` takes it.
+
+    Raises NoSuchSchemaError, SchemaError, OSError.
+    """
+    file = _file_of(name, _schema_files(directory))
+    return PayloadSchema(name, read_source(Path(directory), file))
+
+
+def _schema_files(directory: str | os.PathLike[str]) -> list[str]:
+    """Returns the names of the files of schemas of a directory, in order. Hidden ones are an editor's."""
+    with os.scandir(directory) as entries:
+        return sorted(e.name for e in entries if e.name.endswith(SUFFIXES) and not e.name.startswith("."))
+
+
+def _name_of(file: str, files: Collection[str]) -> str:
+    """Returns the name of a schema: that of its file, without the suffix unless a file of the other kind is beside
+    it."""
+    stem = os.path.splitext(file)[0]
+    return stem if sum(f"{stem}{suffix}" in files for suffix in SUFFIXES) == 1 else file
+
+
+def _file_of(name: str, files: Collection[str]) -> str:
+    """Returns the file of a schema, of those that are there. Raises NoSuchSchemaError."""
+    if name in files:
+        return name
+    found = [f"{name}{suffix}" for suffix in SUFFIXES if f"{name}{suffix}" in files]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise NoSuchSchemaError(f"{' and '.join(found)} are both there: name one of them")
+    there = ", ".join(_name_of(file, files) for file in files) or "none"
+    raise NoSuchSchemaError(f"there is no schema {shortened(repr(name), 120)}; there are: {there}")
