@@ -2,8 +2,8 @@
 
 libxml2 tries one way after the other where the characters of a value fit a pattern in several ways, or the children of
 an element a content model: `(a|a)*b` takes twice as long for each further character. (XSD forbids such content models;
-libxml2 takes them.) A schema is plain if there is one way only, see `unambiguous`. What is not recognized here is not
-plain, which costs some 0.1 ms for each check: it is made in another process.
+libxml2 takes some of them.) A schema is plain if there is one way only, see `unambiguous`. What is not recognized here
+is not plain, which costs some 0.1 ms for each check: it is made in another process.
 
 Names are compared without their namespaces, so more seems to be ambiguous than is.
 """

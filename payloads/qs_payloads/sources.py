@@ -68,10 +68,13 @@ def read_within(directory: Path, path: str) -> bytes:
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         raise SchemaError(f"{path}: {error.strerror}") from None
-    with open(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise SchemaError(f"{path}: is not a regular file")
-        found = file.read(_BYTES + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            found = file.read(_BYTES + 1)
+    finally:
+        os.close(descriptor)
     if len(found) > _BYTES:
         raise SchemaError(f"{path}: has more than {_BYTES // 1024 // 1024} MiB")
     return found

@@ -117,11 +117,11 @@ class _Included(etree.Resolver):
 
 
 def _parser(schema: Any = None, *, recover: bool = False) -> Any:
-    # A parser for each payload: one for all would be slow for ever after a document of very many attributes.
+    # A parser for each payload: one for all would be slow for ever after a document of very many attributes. Never with
+    # collect_ids=False, which makes libxml2 read the file of an external DTD.
     return etree.XMLParser(
-        schema=schema, recover=recover, resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False,
-        collect_ids=False,
-    )  # fmt: skip
+        schema=schema, recover=recover, resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False
+    )
 
 
 def _doctype(payload: bytes, root: Any) -> PayloadFault | None:
