@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from qs_schemas.extras import NotInstalledError
 
@@ -34,6 +35,7 @@ from qs_serving.tls import ServerTls
 
 from .fanout import FanOut
 from .feeds import DurableName, Feed
+from .filtering import FilterCounts
 from .monitor import Monitor
 from .options import BusOptions, ServerSecurity
 from .queue_names import NamePattern
@@ -48,6 +50,8 @@ _FLUSH_TIME = 2
 _DESCRIPTORS = 64
 """Open files of the bus beside its clients: some 20 for the event loop, the log, listening sockets, the connections to
 the queue server, and files that are read again."""
+_CONDITIONS = 100
+"""Conditions that have figures of their own: clients choose how many there are."""
 _TAKEN = "this connection is already subscribed to {!r}; use another connection for another subscription"
 
 
@@ -121,6 +125,12 @@ class Bus:
             Figure("unacknowledged", sum(len(each.pending) for each in subscriptions)),
             Figure("held", sum(len(each.waiting or ()) for each in subscriptions)),
             *(Figure("disconnected_total", n, {"reason": bound}) for bound, n in counts.disconnected.items()),
+            *_figures_of(self._monitor.filter_counts, {}),
+            *(
+                figure
+                for qid, where, of_one in islice(self._monitor.conditions(), _CONDITIONS)
+                for figure in _figures_of(of_one, {"queue": qid, "where": where})
+            ),
         ]
 
     async def serve(self, listeners: list[trio.SocketListener]) -> None:
@@ -319,6 +329,13 @@ class Bus:
             if isinstance(feed, FanOut):
                 self._monitor.drop_unused(feed)
         self._monitor.changed()
+
+
+def _figures_of(counts: FilterCounts, labels: dict[str, str]) -> list[Figure]:
+    return [
+        Figure("deliveries_let_through_total", counts.let_through, labels),
+        Figure("deliveries_kept_back_total", counts.kept_back, labels),
+    ]
 
 
 def _taken(session: BusSession, subscription: Subscription) -> set[str]:

@@ -23,7 +23,7 @@ from qs_serving.timers import Timers, within
 from .durable_names import DurableNames
 from .fanout import FanOut
 from .feeds import DurableName, Feed
-from .filtering import Evaluator
+from .filtering import Evaluator, FilterCounts
 from .options import BusOptions
 from .patterns import NamePatterns
 from .queue_names import counts_queue_of, is_of_bus, names_in
@@ -184,7 +184,7 @@ class Monitor:
         self.upstream = Upstream(
             options.server, self._prepare, self._gone, self._forbidden, hub=hub, timers=timers, security=security
         )
-        self.evaluator = Evaluator()
+        self._evaluator = Evaluator()
         self.feeds: dict[str, FanOut] = {}
         self._invalid: set[str] = set()  # queues whose names are not valid
         self._not_made: set[str] = set()  # queues that the server does not let the bus make
@@ -204,7 +204,7 @@ class Monitor:
             self.feed(qid)
         self._counts = SubscriberCounts(self.upstream, self._options.host, port, self._count)
         async with trio.open_nursery() as self._background:
-            self.evaluator.nursery = self._background
+            self._evaluator.nursery = self._background
             self._background.start_soon(self.upstream.run)
             self._background.start_soon(self._counts.run)
             self._background.start_soon(self._look_for_queues)
@@ -278,11 +278,23 @@ class Monitor:
         feed = self.feeds.get(qid)
         if feed is None:
             limits = self._options.limits
-            feed = FanOut(qid, self.upstream, limits.outbox, self._options.hold, self.evaluator)
+            feed = FanOut(qid, self.upstream, limits.outbox, self._options.hold, self._evaluator)
             # Silent clients join first: they get the messages that come for the first subscriber too.
             self.feeds[qid] = feed
             self._opened(feed)
         return feed
+
+    @property
+    def filter_counts(self) -> FilterCounts:
+        """What all conditions have decided since the bus was started."""
+        return self._evaluator.counts
+
+    def conditions(self) -> Iterator[tuple[str, str, FilterCounts]]:
+        """Yields the conditions that subscribers or names have now: the queue, the text, and what it has decided."""
+        for feed in self.feeds.values():
+            for condition, group in feed.groups.items():
+                if condition is not None:
+                    yield feed.qid, condition.text, group.counts
 
     def _new_share(self, name: DurableName) -> Share:
         return Share(name, self.upstream, self._options.limits.outbox)

@@ -93,6 +93,31 @@ def test_slow_subscribers(bus: BusProcess, watcher: QueueClient, producer: Wire,
     assert found.requests("none") == {"429": 1}
 
 
+def test_what_conditions_decide(bus: BusProcess, watcher: QueueClient, producer: Wire, qid: str) -> None:
+    """Conditions let through and keep back, once for each subscriber and name; in total, and for those that are there
+    now."""
+    names = ("deliveries_let_through_total", "deliveries_kept_back_total")
+    with Wire(bus) as wire, Wire(bus) as plain:
+        assert code(wire.ask(subscribe(qid, where="/a"))) == 0
+        assert code(plain.ask(subscribe(qid))) == 0
+        with Wire(bus) as member:
+            assert code(member.ask(subscribe(qid, name="n", where="/b"))) == 0
+            for payload in ("&lt;a/>", "&lt;b/>", "&lt;a/>"):
+                push_one(producer, qid, payload)
+                plain.line()
+        found = look(watcher)
+        assert [found.get(name) for name in names] == [3, 3]
+        assert [found.get(name, queue=qid, where="/a") for name in names] == [2, 1]
+        assert [found.get(name, queue=qid, where="/b") for name in names] == [1, 2]
+        wire.socket.shutdown(socket.SHUT_WR)
+        plain.socket.shutdown(socket.SHUT_WR)
+        assert [mids(wire.line()) != [] for _ in range(2)] == [True, True]
+        assert wire.line() == plain.line() == ""
+    found = look(watcher)
+    assert [found.get(name) for name in names] == [3, 3]
+    assert found.by(names[0], "where", queue=qid) == {"/b": 1}
+
+
 def test_bus_figures_need_monitor_right(shared_server: ServerProcess, tmp_path: Path) -> None:
     """A monitor gets the figures, a principal with only `read` does not."""
     sections = [principal("monitor", monitor=True), principal("reader", read=["*"])]
