@@ -1,9 +1,10 @@
 """The bus's feeds against a model of the server: whatever clients do, and however often the connection is lost, nothing
-is deleted too early, nothing is sent twice, and nothing stays for ever."""
+is deleted too early, nothing is sent twice or to somebody who did not ask for it, and nothing stays for ever."""
 
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import trio
 import trio.testing
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from support.bus.memory import EVERYTHING, Asked, Client, World, nothing_left
 from support.examples import examples
 
+from qs_bus import filtering
+from qs_bus.conditions import Condition
 from qs_bus.fanout import FanOut
 from qs_bus.feeds import DurableName, Feed, HeldMessage, Release
 from qs_bus.subscription import Subscription
@@ -20,10 +23,22 @@ from qs_schemas import GetMessage
 NAME = DurableName("q", "n")
 Op = tuple[Any, ...]
 number = st.integers(0, 5)
-JOIN = st.tuples(st.just("join"), st.booleans(), st.booleans(), st.sampled_from([1, 2, 5]), st.booleans())
+WHERE = {"/a": b"<a>", "/b": b"<b>", "/c": b"<c>"}
+"""Conditions, and how the payloads begin that match them."""
+LARGE = 100
+"""Bytes of a message from which on it is evaluated in a thread."""
+JOIN = st.tuples(
+    st.just("join"),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([1, 2, 5]),
+    st.booleans(),
+    st.sampled_from([None, None, "/a", "/b"]),
+)
 OPS = st.one_of(
     JOIN,
-    st.tuples(st.just("push"), st.sampled_from([0, 10, 150, 400])),
+    st.tuples(st.just("push"), st.sampled_from([0, 10, 150, 400]), st.sampled_from(["", "a", "b"])),
+    st.tuples(st.just("evaluate")),
     st.tuples(st.just("leave"), number),
     st.tuples(st.just("deny"), number),
     st.tuples(st.just("acknowledge"), number, number),
@@ -54,18 +69,26 @@ class Member:
     client: Client
     subscription: Subscription
     feed: Feed
+    where: str | None
     handled: set[int] = field(default_factory=set)
     released: Counter[int] = field(default_factory=Counter)
+
+    def asked_for(self, payload: bytes) -> bool:
+        return matches(self.where, payload)
 
     def has_handled(self, mid: int) -> bool:
         return mid in (self.handled if self.subscription.ack else self.client.got)
 
 
+def matches(where: str | None, payload: bytes) -> bool:
+    return where is None or payload.startswith(WHERE[where])
+
+
 class Model:
     """The server, which keeps what the bus has not deleted, and all clients so far."""
 
-    def __init__(self, world: World, *, named: bool, most: int | None) -> None:
-        """most: the max-receives of the queues, None for none."""
+    def __init__(self, world: World, *, named: bool, where: str | None, most: int | None) -> None:
+        """where: the condition of the name; most: the max-receives of the queues, None for none."""
         self.world = world
         self.most = most
         world.upstream.looks = Asked()
@@ -73,8 +96,11 @@ class Model:
         self.share = world.share("q", "n")
         self.q.counted = self.share.counted = most is not None
         if named:
-            self.q.add_name(NAME, self.share)
+            self.q.add_name(NAME, self.share, None if where is None else Condition(where))
         self.named = named
+        self.where = where
+        self.payloads: dict[int, bytes] = {}
+        self.offered: set[tuple[Client, int]] = set()
         self.stored: dict[Feed, dict[int, Stored]] = {self.q: {}, self.share: {}}
         self.recipients: dict[tuple[Feed, int], list[Member]] = {}
         self.copied: set[int] = set()
@@ -85,14 +111,21 @@ class Model:
 
     # -- what happens
 
-    def push(self, size: int) -> None:
+    def push(self, size: int, name: str) -> None:
         self.mid += 1
-        self.stored[self.q][self.mid] = Stored(b"x" * size)
+        payload = f"<{name}>{'x' * size}</{name}>".encode() if name else b"x" * size
+        self.payloads[self.mid] = payload
+        self.stored[self.q][self.mid] = Stored(payload)
 
-    def join(self, to_name: bool, ack: bool, prefetch: int, reads: bool) -> None:
+    def evaluate(self) -> None:
+        self.world.evaluator.finish()
+
+    def join(self, to_name: bool, ack: bool, prefetch: int, reads: bool, where: str | None) -> None:
         client = self.world.client(EVERYTHING if reads else 0)
         feed = self.share if to_name and self.named else self.q
-        member = Member(client, client.join(ack=ack, prefetch=prefetch), feed)
+        where = self.where if feed is self.share else where
+        condition = None if where is None else Condition(where)
+        member = Member(client, client.join(ack=ack, prefetch=prefetch, condition=condition), feed, where)
         self.members.append(member)
         self.here.append(member)
         feed.join(member.subscription)
@@ -179,9 +212,13 @@ class Model:
 
     def _deletes(self, feed: Feed, mid: int) -> None:
         if self.stored[feed].pop(mid, None) is not None:
-            recipients = self.recipients[feed, mid]
+            payload, all_there = self.payloads[mid], self.recipients[feed, mid]
+            recipients = [member for member in all_there if member.asked_for(payload)]
             copied = feed is self.q and mid in self.copied
-            assert copied or any(member.has_handled(mid) for member in recipients)
+            assert copied or not (feed is self.q and self.named and matches(self.where, payload))
+            # If nobody has handled it, it matches nobody who is still there, and somebody has not asked for it.
+            unasked = feed is self.q and (len(recipients) < len(all_there) or self.named)
+            assert copied or unasked or any(member.has_handled(mid) for member in recipients)
             if feed is self.q:
                 assert all(member.has_handled(mid) for member in recipients if member in self.here)
         feed.deleted([mid])
@@ -202,6 +239,7 @@ class Model:
 
     def _copies(self, feed: FanOut, mid: int) -> None:
         message = self.stored[feed].get(mid)
+        assert matches(self.where, self.payloads[mid])
         if message is not None and mid not in self.copied:
             self.stored[self.share][mid] = Stored(message.payload)
             self.copied.add(mid)
@@ -225,6 +263,7 @@ class Model:
                 if mid not in feed.messages:
                     there = [member for member in self.here if member.feed is feed]
                     self.recipients[feed, mid] = self.members if feed is self.share else there
+                    self.offered.update((member.client, mid) for member in there)
                 together.append(GetMessage(feed.qid, mid, payload=message.payload, receives=message.receives))
             if together:
                 feed.take(together)
@@ -236,6 +275,8 @@ class Model:
         for member in self.members:
             for mid, times in Counter(member.client.got).items():
                 assert times <= 1 + member.released[mid]
+                assert member.asked_for(self.payloads[mid])
+                assert member.feed is self.share or (member.client, mid) in self.offered
         holders = Counter(
             mid for member in self.here if member.feed is self.share for _, mid in member.subscription.pending
         )
@@ -261,6 +302,7 @@ class Model:
             await trio.sleep(10)
             served = [self.serve(what) for what in ("deletes", "releases", "copies", "fetches", "looks")]
             moved = self.deliver() or any(served)
+            moved = self.world.evaluator.finish() or moved
             while self.acknowledge(0, 0):
                 moved = True
             self.check()
@@ -271,9 +313,9 @@ class Model:
             assert not any(message.out for message in self.stored[feed].values())
 
 
-async def run(named: bool, most: int | None, ops: list[Op]) -> None:
+async def run(named: bool, where: str | None, most: int | None, ops: list[Op]) -> None:
     async with trio.open_nursery() as nursery:
-        model = Model(World(nursery, outbox=300), named=named, most=most)
+        model = Model(World(nursery, outbox=300), named=named, where=where, most=most)
         model.world.upstream.sync(model.q)
         for name, *arguments in ops:
             result = getattr(model, name)(*arguments)
@@ -290,12 +332,16 @@ async def run(named: bool, most: int | None, ops: list[Op]) -> None:
 @settings(deadline=None, max_examples=examples(200))
 @given(
     st.booleans(),
+    st.sampled_from([None, "/a", "/c"]),
     st.sampled_from([None, 1, 2, 3]),
     st.lists(JOIN, min_size=1, max_size=4),
     st.lists(OPS, min_size=5, max_size=60),
 )
-def test_whatever_happens(named: bool, most: int | None, joins: list[Op], ops: list[Op]) -> None:
-    """Random joins, leaves, lost rights, acknowledgements, releases, slow readers and lost connections, with queues
-    that count receives and others: a message is deleted only when somebody and everybody who stays has handled it; in
-    the end nothing is left anywhere."""
-    trio.run(run, named, most, [*joins, *[("push", 10)] * 4, *ops], clock=trio.testing.MockClock(autojump_threshold=0))
+def test_whatever_happens(named: bool, where: str | None, most: int | None, joins: list[Op], ops: list[Op]) -> None:
+    """Random joins, leaves, lost rights, acknowledgements, releases, slow readers, evaluations that take long and lost
+    connections, with queues that count receives and others: a message is deleted only when somebody, if it matches
+    anybody, and everybody who asked for it and stays has handled it; in the end nothing is left anywhere."""
+    pushes = [("push", 10, name) for name in ("a", "b", "", "a")]
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    with mock.patch.object(filtering, "LARGE", LARGE):
+        trio.run(run, named, where, most, [*joins, *pushes, *ops], clock=clock)

@@ -371,6 +371,8 @@ def nothing_left(feed: Feed) -> bool:
     assert not feed.messages
     assert not getattr(feed, "_awaited", None)
     assert not getattr(feed, "_backlog", None)
+    assert not getattr(feed, "_line", None)
+    assert not getattr(feed, "_in_line", 0)
     for member in feed.members:
         assert not member.pending
         assert not member.waiting

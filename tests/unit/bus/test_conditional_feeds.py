@@ -159,6 +159,20 @@ async def test_names_get_matching_copies(world: World) -> None:
     assert nothing_left(q)
 
 
+async def test_members_do_not_handle_it_for_a_name(world: World) -> None:
+    """A message that its members have handled is not deleted before the name that it matches has it."""
+    q = world.fan_out()
+    client = world.client()
+    client.join(q, condition=A)
+    q.add_name(NAME, world.share(), A)
+    mid = world.push(q, "<a/>")
+    assert client.got == [mid]
+    assert world.deleted(q) == []
+    q.copied([mid], [NAME])
+    assert world.deleted(q) == [mid]
+    assert nothing_left(q)
+
+
 async def test_a_name_that_ends_before_its_copy(world: World) -> None:
     """A message whose names have ended is deleted if one of them has got it, and goes back otherwise."""
     q = world.fan_out()
@@ -279,6 +293,20 @@ async def test_who_joins_or_leaves_meanwhile(world: World) -> None:
     assert (leaving.got, staying.got, late.got) == ([], [mid, behind], [])
     assert world.upstream.copies.of(q) == []
     assert world.deleted(q) == [mid, behind]
+    assert nothing_left(q)
+
+
+async def test_who_joins_gets_what_comes_into_the_line_later(world: World) -> None:
+    """A member that joins while messages stand in line gets those that come behind them."""
+    q = world.fan_out()
+    first, late = world.client(), world.client()
+    first.join(q, condition=A)
+    before = [world.push(q, large("a")), world.push(q, "<a/>")]
+    late.join(q, condition=A)
+    behind = world.push(q, "<a/>")
+    world.evaluator.finish_all()
+    assert (first.got, late.got) == ([*before, behind], [behind])
+    assert world.deleted(q) == [*before, behind]
     assert nothing_left(q)
 
 

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qs_bus.feeds import DurableName
-from qs_bus.queue_names import counts_queue_of, is_of_bus, name_in, queue_of
+from qs_bus.patterns import compiled
+from qs_bus.queue_names import (
+    NamePattern,
+    counts_queue_of,
+    is_of_bus,
+    name_in,
+    pattern_in,
+    queue_of,
+    queue_of_pattern,
+)
 
 NAMES = ["a", "orders", "a:b", "%", "%3A", "%253A", ":", "::", "a%", "bus:", "bus:a:b", "\N{GRINNING FACE}", "a b"]
 
@@ -34,6 +43,35 @@ def test_no_two_have_the_same(one: DurableName, other: DurableName) -> None:
     """Two names, one name of two queues, or one of two owners never have the same queue."""
     assert name_in(queue_of(one)) == one
     assert (queue_of(one) == queue_of(other)) == (one == other)
+
+
+def test_patterns_there_and_back() -> None:
+    """The queue of a pattern tells which pattern, name and owner. It is the queue of no durable name and of no
+    counts."""
+    for pattern, name, owner in itertools.product(["*", "a-?", *NAMES], NAMES, [None, *NAMES]):
+        kept = queue_of_pattern(NamePattern(pattern, name, owner))
+        assert pattern_in(kept) == (pattern, name, owner)
+        assert name_in(kept) is None
+        assert is_of_bus(kept)
+    for qid in (
+        "orders",
+        "bus:a:b",
+        "bus::match:a",
+        "bus::match::a",
+        "bus::match:a:b:c:d",
+        counts_queue_of("match", 1),
+    ):
+        assert pattern_in(qid) is None
+
+
+def test_no_pattern_accepts_a_queue_of_a_bus() -> None:
+    """A pattern accepts the names that it accepts in an access file, without the queues that a bus makes."""
+    accepts = compiled(["*a", "bus:?", "x|bus:*"]).fullmatch
+    assert [qid for qid in ("a", "ba", "b", "bus:a", "bus:b", "bus", "x|bus:1") if accepts(qid)] == [
+        "a",
+        "ba",
+        "x|bus:1",
+    ]
 
 
 @pytest.mark.parametrize(
