@@ -74,3 +74,15 @@ def test_tail_with_a_condition(
     said = capsys.readouterr().err
     assert (said.startswith("qs: 400 bad-request: "), said.count("\n")) == (True, 1)
     assert "column 8" in said
+
+
+def test_patterns(shared_bus: BusProcess, client: QueueClient, qid: str) -> None:
+    """Queues that match a pattern belong to the subscription, also one that appears later."""
+    with BusClient(shared_bus.host, shared_bus.port) as bus:
+        messages = bus.subscribe(f"{qid}-*", ack=True, match="pattern", where=WHERE)
+        messages.open()
+        client.new_queue(f"{qid}-later")
+        push_all(client, f"{qid}-later")
+        message = next(messages)
+        assert (message.qid, message.text) == (f"{qid}-later", MATCHING)
+        bus.delete(message)
