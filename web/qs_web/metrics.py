@@ -139,7 +139,7 @@ def server_metrics(figures: Iterable[Figure], prefix: str = "") -> Iterator[Metr
 
 
 def _plain(name: str, text: str, figures: list[Figure]) -> Metric:
-    labels = sorted(figures[0].labels)
+    labels = sorted({label for figure in figures for label in figure.labels})  # a sum without labels has empty ones
     if name.endswith(_TOTAL):
         counter = CounterMetricFamily(name.removesuffix(_TOTAL), text, labels=labels)
         for figure in figures:

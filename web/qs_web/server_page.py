@@ -42,6 +42,11 @@ class FigureTable:
         """Returns the figures of a name, none for an unknown one."""
         return self._by_name.get(name, ())
 
+    def sum_of_all(self, name: str) -> float | None:
+        """Returns the value of a figure without labels, beside which there may be others with labels; None if there is
+        none."""
+        return next((each.value for each in self.named(name) if not each.labels), None)
+
     def value(self, name: str) -> float | None:
         """Returns the sum of a figure over all its labels, None for an unknown name."""
         found = self._by_name.get(name)
@@ -98,6 +103,7 @@ def _quantile(bounds: _Bounds, count: float, share: float) -> float | None:
 
 
 _GIB = 1 << 30
+_LET_THROUGH, _KEPT_BACK = "deliveries_let_through_total", "deliveries_kept_back_total"
 _STARTED, _SUBSCRIPTIONS = "connection_start_time_seconds", "connection_subscriptions"
 
 
@@ -119,8 +125,8 @@ class OperationCounts(NamedTuple):
 
 
 class ConditionCounts(NamedTuple):
-    """The deliveries that a condition of subscriptions to a queue let through and kept back since the start: one for
-    each subscriber and each durable name that has the condition."""
+    """The deliveries that a condition of subscriptions to a queue let through and kept back, since somebody has had it:
+    one for each subscriber and each durable name that has it."""
 
     queue: str
     where: str
@@ -284,14 +290,16 @@ def _deliveries(table: FigureTable) -> list[Fact]:
     ended = table.sums_by("disconnected_total", "reason")
     return [
         Fact("Deliveries", amounts.count(table.value("deliveries_total"))),
+        Fact("Let through by conditions", amounts.count(table.sum_of_all(_LET_THROUGH))),
+        Fact("Kept back by conditions", amounts.count(table.sum_of_all(_KEPT_BACK))),
         *(Fact(f"Disconnected: {reason}", amounts.count(count)) for reason, count in ended.items()),
     ]
 
 
 def _conditions(table: FigureTable) -> list[ConditionCounts]:
     let_through, kept_back = (
-        {(each.labels.get("queue", ""), each.labels.get("where", "")): each.value for each in table.named(name)}
-        for name in ("deliveries_let_through_total", "deliveries_kept_back_total")
+        {(each.labels["queue"], each.labels["where"]): each.value for each in table.named(name) if each.labels}
+        for name in (_LET_THROUGH, _KEPT_BACK)
     )
     keys = sorted(let_through.keys() | kept_back.keys())
     return [ConditionCounts(*key, let_through.get(key, 0), kept_back.get(key, 0)) for key in keys]

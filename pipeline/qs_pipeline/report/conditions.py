@@ -1,7 +1,8 @@
 """What the conditions of a bus's subscriptions have let through and kept back, for a report.
 
 The history does not know it: it is a record of the queue server, and a message that a condition keeps back is handled
-there like any other. So the bus itself is asked. It counts since its start, without times.
+there like any other. So the bus itself is asked. It counts since its start, without times, and tells of a condition for
+as long as somebody has it.
 """
 
 from dataclasses import dataclass
@@ -28,11 +29,13 @@ _OF_A_BUS = "deliveries_total"
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The answer of a bus. bus: its address; since: when it was started; rows: a row of `SCHEMA` for each queue and
-    condition, sorted by both."""
+    """The answer of a bus. bus: its address; since: when it was started; let_through, kept_back: deliveries since then;
+    rows: a row of `SCHEMA` for each queue and condition that a subscriber or a durable name has now, sorted by both."""
 
     bus: str
     since: datetime
+    let_through: int
+    kept_back: int
     rows: list[Row]
 
 
@@ -49,15 +52,17 @@ def ask_bus(bus: QueueServer) -> Conditions:
         raise PipelineError(f"the bus at {bus.endpoint} refused its figures: {error}{hint}") from error
     if all(figure.name != _OF_A_BUS for figure in figures):
         raise UsageError(f"{bus.endpoint} is a queue server: --bus names the bus, which has a port of its own")
-    since = next((figure.value for figure in figures if figure.name == "start_time_seconds"), 0.0)
-    return Conditions(bus.endpoint, EPOCH + timedelta(seconds=float(since)), _counted(figures))
+    found = {figure.name: figure.value for figure in figures if not figure.labels}
+    since = EPOCH + timedelta(seconds=float(found.get("start_time_seconds", 0)))
+    let_through, kept_back = (int(found.get(name, 0)) for name in _COUNTED)
+    return Conditions(bus.endpoint, since, let_through, kept_back, _counted(figures))
 
 
 def _counted(figures: list[Figure]) -> list[Row]:
     found: dict[tuple[str, str], Row] = {}
     for figure in figures:
-        if figure.name in _COUNTED:
-            queue, where = figure.labels.get("queue", ""), figure.labels.get("where", "")
+        if figure.name in _COUNTED and figure.labels:  # else it is the sum of all conditions, also of those before
+            queue, where = figure.labels["queue"], figure.labels["where"]
             row = {"queue": queue, "condition": where, "let_through": 0, "kept_back": 0}
             found.setdefault((queue, where), row)[_COUNTED[figure.name]] = int(figure.value)
     return [found[key] for key in sorted(found)]

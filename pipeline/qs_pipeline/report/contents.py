@@ -269,10 +269,11 @@ def conditions_of(conditions: Conditions | None) -> list[Section]:
         Section(
             "Conditions of the bus",
             f"Deliveries that the conditions of subscriptions let through and kept back. The bus at {conditions.bus} "
-            f"has counted them since its start, {moment(conditions.since)} UTC: not only in the time of the history."
-            f"{more}",
+            f"has counted {number(conditions.let_through)} and {number(conditions.kept_back)} since its start, "
+            f"{moment(conditions.since)} UTC: not only in the time of the history. The table has the conditions that "
+            f"somebody has now.{more}",
             table=_table_of(("queue", "condition", "let through", "kept back", "let through, of all"), cells, {0, 1}),
-            empty="Since then no subscription had a condition.",
+            empty="No subscription has a condition now.",
         )
     ]
 

@@ -72,6 +72,8 @@ def test_conditions(tmp_path: Path, shared_server: ServerProcess) -> None:
     where = """/order[@priority='high']/total > 100 and $header-a != "<b>\\\""""
     through, back = "deliveries_let_through_total", "deliveries_kept_back_total"
     figures = [
+        Figure(through, 4321, {}),
+        Figure(back, 7, {}),
         Figure(through, 1234, {"queue": "orders", "where": where}),
         Figure(back, 5, {"queue": "orders", "where": where}),
         Figure(back, 2, {"queue": "invoices", "where": "/a"}),
@@ -92,11 +94,14 @@ def test_conditions(tmp_path: Path, shared_server: ServerProcess) -> None:
         rows = [tuple(map(html.unescape, row)) for row in _CONDITION.findall(shown)]
         assert rows == [("invoices", "/a", "0", "2"), ("orders", where, "1,234", "5")]
         assert "<b>" not in shown
-        assert "Conditions" not in browser.get("/bus").text
+        facts = re.sub(r"<[^>]*>|\s+", " ", shown)
+        assert re.search(r"Let through by conditions +4,321 +Kept back by conditions +7\b", facts)
+        assert '<h2 id="conditions">' not in browser.get("/bus").text
         metrics = browser.get("/metrics").text
     escaped = where.replace("\\", r"\\").replace('"', r"\"")
     assert f'qs_bus_deliveries_let_through_total{{queue="orders",where="{escaped}"}} 1234.0' in metrics
     assert 'qs_bus_deliveries_kept_back_total{queue="invoices",where="/a"} 2.0' in metrics
+    assert 'qs_bus_deliveries_kept_back_total{queue="",where=""} 7.0' in metrics
 
 
 def test_the_interpreter(tmp_path: Path, shared_server: ServerProcess) -> None:

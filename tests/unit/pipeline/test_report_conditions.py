@@ -40,6 +40,8 @@ def test_answer_of_a_bus(tmp_path: Path) -> None:
     has the page, those first that saw most messages."""
     figures = [
         *OF_A_BUS,
+        Figure(THROUGH, 1017, {}),
+        Figure(BACK, 16, {}),
         Figure(THROUGH, 3, labels("orders", "/a")),
         Figure(THROUGH, 5, labels("invoices", "/b > 1")),
         Figure(BACK, 4, labels("orders", "/a")),
@@ -48,22 +50,22 @@ def test_answer_of_a_bus(tmp_path: Path) -> None:
     with bus(ServerStats(figures)) as asked:
         found = ask_bus(asked)
     expected = [row("invoices", "/b > 1", 5, 0), row("invoices", "<b>", 0, 2), row("orders", "/a", 3, 4)]
-    assert found == Conditions(asked.endpoint, STARTED, expected)
+    assert found == Conditions(asked.endpoint, STARTED, 1017, 16, expected)
     assert list(rows(write_conditions(found, tmp_path))) == expected
     first = (tmp_path / "conditions.csv").read_text(encoding="utf-8").splitlines()[:2]
     assert first == ["queue,condition,let_through,kept_back", "invoices,/b > 1,5,0"]
     [section] = conditions_of(found)
-    assert "2025-11-21 10:00:00 UTC" in section.says
+    assert "has counted 1,017 and 16 since its start, 2025-11-21 10:00:00 UTC" in section.says
     assert section.table is not None
     assert section.table.cells[0] == ["orders", "/a", "3", "4", "43 %"]
     assert section.table.cells[2] == ["invoices", "<b>", "0", "2", "0 %"]
 
 
 def test_bus_without_conditions(tmp_path: Path) -> None:
-    """The section says that there was none; a report that asks no bus has no such section."""
+    """The section says that there is none; a report that asks no bus has no such section."""
     with bus(ServerStats(OF_A_BUS)) as asked:
         [section] = conditions_of(ask_bus(asked))
-    assert (section.table, section.empty) == (None, "Since then no subscription had a condition.")
+    assert (section.table, section.empty) == (None, "No subscription has a condition now.")
     assert conditions_of(None) == []
 
 
