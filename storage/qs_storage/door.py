@@ -44,7 +44,8 @@ _NAMED = 20
 _TEXT = 1000
 """The most characters of a reason in the log."""
 _SUFFIX = ".invalid"
-_REFUSED = re.compile(r"([^-]+)(?:-[0-9]+)?" + re.escape(_SUFFIX))
+_REFUSED = re.compile(r"([0-9]+(?:\.[0-9]+)?|[0-9a-f]{14})(?:-[0-9]+)?" + re.escape(_SUFFIX))
+"""Matches what `set_aside` makes of the name of a message's file, or of an element of dirq."""
 
 
 # -- the names of what is refused -------------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ _REFUSED = re.compile(r"([^-]+)(?:-[0-9]+)?" + re.escape(_SUFFIX))
 
 def is_refused(name: bytes) -> bool:
     """Tells whether a file has the name of one that was refused."""
-    return name.endswith(_SUFFIX.encode())
+    return name.endswith(_SUFFIX.encode()) and _REFUSED.fullmatch(os.fsdecode(name)) is not None
 
 
 def set_aside(folder: str, name: str, public: str, disk: Disk) -> str:
@@ -84,8 +85,7 @@ def _give_all_back(folders: Callable[[], list[str]], disk: Disk) -> Iterator[Non
     for folder in folders():
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.endswith(_SUFFIX):
-                    give_back(folder, entry.name, disk)
+                give_back(folder, entry.name, disk)
                 yield
 
 
@@ -99,10 +99,9 @@ class CannotCheckError(OSError):
 @dataclass(eq=False, frozen=True, slots=True)
 class Arrival:
     """A message that another program has put into a directory, and that was not checked yet. name: below the queue's
-    directory; payload: the path of the file with the payload. Each report of the same name makes another arrival."""
+    directory. Each report of the same name makes another arrival."""
 
     name: str
-    payload: str
 
 
 class GuardedStore(Protocol):
@@ -115,6 +114,9 @@ class GuardedStore(Protocol):
 
     def folders(self) -> list[str]:
         """Returns the paths of the directories that have messages. For any thread."""
+
+    def payload_file(self, name: str) -> str:
+        """Returns the path of the file with the payload of an arrival. For any thread."""
 
     def admit(self, name: str) -> None:
         """Takes up an arrival as a message. OSError."""
@@ -162,13 +164,14 @@ class Check:
                 if next(self.names, self) is self:
                     self.names = None
             while self.left and perf_counter() - begun < SLICE:
-                self.results.append((self.left[0], self._look(self.left[0].payload)))
+                self.results.append((self.left[0], self._look(self.left[0].name)))
                 self.left.popleft()
         except OSError as error:
             self.error = error
         self.seconds = perf_counter() - begun
 
-    def _look(self, path: str) -> str | None:
+    def _look(self, name: str) -> str | None:
+        path = self.store.payload_file(name)
         try:
             fd = self._disk.open(path, READ)
         except FileNotFoundError:
@@ -229,9 +232,9 @@ class Door:
         text = "".join(character if character.isprintable() else " " for character in why[:_TEXT])
         return f"in queue {qid!r}, {text}"
 
-    def arrive(self, store: GuardedStore, name: str, payload: str) -> None:
-        """Notes what has come into a queue, for a check. name, payload: see Arrival."""
-        arrival = store.arrivals[name] = Arrival(name, payload)
+    def arrive(self, store: GuardedStore, name: str) -> None:
+        """Notes what has come into a queue, for a check. name: see Arrival."""
+        arrival = store.arrivals[name] = Arrival(name)
         self._waiting.setdefault(store, deque()).append(arrival)
 
     def look_again(self, store: GuardedStore) -> None:

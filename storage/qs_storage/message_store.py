@@ -128,15 +128,18 @@ class MessageStore(ABC):
         """True if the queue has a schema, so that what other programs put there has to be checked."""
         return bool(self.options.schema) and self.context.door is not None
 
-    def withhold(self, name: str, payload: str) -> None:
-        """Gives what another program has put into a guarded queue to the door, for a check. name, payload: see
-        Arrival."""
+    def withhold(self, name: str) -> None:
+        """Gives what another program has put into a guarded queue to the door, for a check. name: see Arrival."""
         if self.context.door is not None:
-            self.context.door.arrive(self, name, payload)
+            self.context.door.arrive(self, name)
 
     @abstractmethod
     def folders(self) -> list[str]:
         """Returns the paths of the directories that have messages. For any thread."""
+
+    @abstractmethod
+    def payload_file(self, name: str) -> str:
+        """Returns the path of the file with the payload of an arrival. For any thread."""
 
     @abstractmethod
     def admit(self, name: str) -> None:

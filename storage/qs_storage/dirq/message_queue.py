@@ -99,7 +99,7 @@ class WatchedElements(Elements):
                 place = self.places.place_of(mid)
                 self.places.remove(mid)
                 self.saw(mid)
-                self.withhold(place, self.layout.payload_file(place))
+                self.withhold(place)
 
     def _place_all(self, name: str) -> set[int]:
         """Adds an intermediate directory with its elements. Returns the locked ones."""
@@ -206,8 +206,7 @@ class WatchedElements(Elements):
             return
         self.saw(mid)
         if self.guarded:
-            place = f"{folder}/{name_of(mid)}"
-            self.withhold(place, self.layout.payload_file(place))
+            self.withhold(f"{folder}/{name_of(mid)}")
         else:
             self._take_up(mid, folder)
 
@@ -220,6 +219,9 @@ class WatchedElements(Elements):
 
     def folders(self) -> list[str]:
         return [f"{self.path}/{name}" for name in self.layout.folders()]
+
+    def payload_file(self, name: str) -> str:
+        return self.layout.payload_file(name)
 
     def admit(self, name: str) -> None:
         folder, _, element = name.partition("/")

@@ -160,15 +160,17 @@ class WatchedDirectory(MessageDirectory):
         """Gives a message of another program to the door. Returns False if it may be taken up at once."""
         if not self.guarded:
             return False
-        path = self.name_path(mid, expiry)
         # What another server has moved here as a dead letter is not checked, as what this one moves is not.
-        if self.letters.read(path, mid) is not None:
+        if self.letters.read(self.name_path(mid, expiry), mid) is not None:
             return False
-        self.withhold(message_name(mid, expiry), path)
+        self.withhold(message_name(mid, expiry))
         return True
 
     def folders(self) -> list[str]:
         return [self.path]
+
+    def payload_file(self, name: str) -> str:
+        return f"{self.path}/{name}"
 
     def admit(self, name: str) -> None:
         found = parse_message(name.encode())

@@ -280,8 +280,8 @@ def test_lost_reports(case: DoorCase) -> None:
     case.push(b"bad by the server")
     case.put(b"bad")
     case.put(b"good")
-    case.engine._watch._inotify.events()  # type: ignore[attr-defined]
-    case.engine.queue("q").store.rescan()  # type: ignore[attr-defined]
+    case.engine._watch._inotify.events()
+    case.engine.queue("q").store.rescan()
     assert case.payloads() == [b"bad by the server"]
     case.settle()
     assert sorted(map(bytes, filter(None, case.payloads()))) == [b"bad by the server", b"good"]
@@ -405,6 +405,18 @@ def test_queue_that_is_removed_during_the_check(case: DoorCase) -> None:
     case.settle()
     assert case.payloads() == []
     assert case.engine.effects().next_upkeep is None
+
+
+def test_files_of_other_names(case: DoorCase) -> None:
+    """A file that was not refused here keeps its name when the schema changes, whatever it is called."""
+    others = {"report.invalid", "5-x.invalid", ".7.invalid", "x-2.invalid"}
+    for name in others:
+        (case.path / name).write_bytes(b"bad")
+    case.put(b"bad")
+    case.settle()
+    case.configure("")
+    assert case.payloads() == [b"bad"]
+    assert others <= {path.name for path in case.path.iterdir()}
 
 
 def test_what_was_refused_keeps_the_queue(case: DoorCase) -> None:
