@@ -24,6 +24,9 @@ def check(arguments: Namespace, out: Output) -> int:
     except (NoSuchSchemaError, SchemaError) as error:
         complain(str(error))
         return _NO_SCHEMA
+    except OSError as error:  # of the directory
+        complain(f"{error.filename}: {error.strerror}")
+        return _NO_SCHEMA
     code = OK
     # In a process of its own, as in a server: a check that takes too long could not be interrupted here.
     checker = Checker()

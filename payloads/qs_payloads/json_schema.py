@@ -22,6 +22,7 @@ _MASK = "\N{REPLACEMENT CHARACTER}"
 _VALUE = 100
 _PASSED = 2000
 """The most values that are passed on the way to one whose line is wanted: that is a millisecond."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _TOO_LARGE = PayloadFault(None, "", "has a number that is too large")
 
@@ -68,8 +69,6 @@ class JsonSchema:
             self._validator.validate(document)
         except self._invalid as error:
             return _of_error(error, text)
-        except UnicodeEncodeError:
-            return PayloadFault(None, "", "has half of a surrogate pair, which is no character")
         return None
 
 
@@ -94,8 +93,10 @@ def _parsed(payload: bytes) -> tuple[str, Any]:
     except UnicodeDecodeError as error:
         line = payload.count(b"\n", 0, error.start) + 1
         raise _NoJsonError(PayloadFault(line, "", f"is not UTF-8 at byte {error.start}")) from None
+    if text.startswith("\ufeff"):
+        raise _NoJsonError(PayloadFault(1, "", "begins with a byte order mark, which JSON has not"))
     try:
-        return text, _DECODER.decode(text)
+        document = _DECODER.decode(text)
     except json.JSONDecodeError as error:
         reason = f"is no JSON, column {error.colno}: {error.msg}"
         raise _NoJsonError(PayloadFault(error.lineno, "", reason)) from None
@@ -103,6 +104,12 @@ def _parsed(payload: bytes) -> tuple[str, Any]:
         raise _NoJsonError(PayloadFault(None, "", "is nested too deeply")) from None
     except ValueError:  # Python reads whole numbers of some thousand digits at most
         raise _NoJsonError(_TOO_LARGE) from None
+    if _SURROGATE.search(text) is not None:
+        try:
+            json.dumps(document, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise _NoJsonError(PayloadFault(None, "", "has half of a surrogate pair, which is no character")) from None
+    return text, document
 
 
 def _line(text: str, steps: Sequence[str | int]) -> int | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .compiling import Compiled, compile_source
 from .faults import NoSuchSchemaError, PayloadFault, SchemaError, shortened
-from .process import DiedError, Process
+from .process import COMPILING, DiedError, Process
 from .sources import SUFFIXES, Source, read_source
 
 QUICK = 16 * 1024
@@ -142,7 +142,7 @@ class _Compiler:
         if self._process is None or not self._process.is_usable:
             self._process = self._processes.enter_context(contextlib.closing(Process()))
         try:
-            return self._process.compile(source)
+            return self._process.compile(source, COMPILING)
         except DiedError as error:
             self._process = None
             raise SchemaError(f"{source.main}: does not compile {error}") from None

@@ -18,6 +18,8 @@ from .faults import PayloadFault, SchemaError, UncheckedError, shortened
 from .plain_xsd import is_plain
 from .sources import Source, parse_xsd
 
+_NO_MEMORY = 2
+"""The code of libxml2 (XML_ERR_NO_MEMORY) with which lxml reports a document for which there is no memory."""
 _FEW = 200
 """Tags and attributes of a payload all of which may have a fault: that is half a millisecond."""
 _EARLY = 16 * 1024
@@ -64,6 +66,8 @@ class Xsd:
         try:
             root = etree.fromstring(payload, parser)
         except etree.XMLSyntaxError as error:
+            if getattr(error, "code", None) == _NO_MEMORY:
+                raise MemoryError from None
             return _not_well_formed(*error.position, str(error.msg))
         if refused := _doctype(payload, root):
             return refused
