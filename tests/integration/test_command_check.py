@@ -70,7 +70,7 @@ def test_where_the_schema_is(qs: Run, name: str, monkeypatch: pytest.MonkeyPatch
 
 
 def test_standard_input(qs: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """- is standard input. Programs get JSON."""
+    """A file named - is standard input. Programs get JSON."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(BAD.encode())))
     where = ("--schema", "order", "--schemas", "schemas")
     assert qs("check", "-", *where) == (1, f"standard input:3: element 'total': {REASON}\n", "")

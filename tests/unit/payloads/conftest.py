@@ -1,4 +1,4 @@
-"""What the tests of payloads have in common: schemas made from a few lines."""
+"""Tests of payloads make schemas from a few lines."""
 
 from collections.abc import Callable
 from pathlib import Path

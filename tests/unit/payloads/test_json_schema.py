@@ -43,7 +43,7 @@ def order(tmp_path_factory: pytest.TempPathFactory) -> PayloadSchema:
         ('\ufeff{"items": []}', "line 1: begins with a byte order mark, which JSON has not"),
     ],
 )  # fmt: skip
-def test_what_is_told(order: PayloadSchema, payload: str, told: str) -> None:
+def test_what_is_told_of_json(order: PayloadSchema, payload: str, told: str) -> None:
     """The text has the line, the path and the reason."""
     assert str(order.fault(payload.encode())) == told
 
@@ -62,7 +62,7 @@ def test_not_utf_8(order: PayloadSchema) -> None:
 
 
 def test_expressions_take_time_in_proportion(order: PayloadSchema) -> None:
-    """What would take for ever with an engine that tries again is told at once. The reason is of bounded length."""
+    """A value that would take for ever with an engine that tries again is told at once. The reason is of bounded length."""
     fault = order.fault(b'{"items": [{"name": "' + b"a" * 1_000_000 + b'b"}]}')
     assert fault is not None
     assert len(fault.reason) < 600
@@ -96,7 +96,7 @@ def test_drafts(draft: str, fault: bool, make_schema: MakeSchema) -> None:
     ],
 )
 def test_schemas_that_are_none(body: str, tmp_path: Path) -> None:
-    """What is wrong with a schema is told, with the file's name."""
+    """The fault of a schema is told, with the file's name."""
     (tmp_path / "order.json").write_text(body)
     [text] = Schemas(tmp_path).reload()
     assert text.startswith(("order.json: ", "order.json:1: "))

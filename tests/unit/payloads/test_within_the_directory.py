@@ -48,7 +48,7 @@ def write(directory: Path, body: str, head: str = "") -> None:
     ],
 )  # fmt: skip
 def test_xsd_outside(directory: Path, listener: str, kind: str, location: str) -> None:
-    """What an XSD refers to by a URL, by an absolute path, by `..` or by a link that leads out is refused."""
+    """An XSD that refers to a URL, to an absolute path, through `..` or through a link that leads out is refused."""
     outside = directory.parent / "outside.xsd"
     (directory / "link.xsd").symlink_to(outside)
     (directory / "folder").symlink_to(directory.parent)
@@ -174,7 +174,7 @@ def test_payloads_load_nothing(directory: Path, listener: str) -> None:
     ],
 )  # fmt: skip
 def test_json_outside(directory: Path, listener: str, reference: str) -> None:
-    """What a JSON Schema refers to outside the directory is refused."""
+    """A JSON Schema that refers to anything outside the directory is refused."""
     outside = directory.parent / "outside.json"
     (directory / "link.json").symlink_to(outside)
     written = reference.format(listener=listener, outside=outside)
