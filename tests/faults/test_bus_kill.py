@@ -83,9 +83,9 @@ def cut(at_work: World) -> str:
 def may_come_again(fault: str) -> set[str]:
     """Returns the members to whom a message may come again. moving: members that go without saying what they have
     handled."""
-    names = {"steady", "shared", "moving"}
+    names = {"steady", "shared", "moving", "some, shared"}
     if "bus" in fault:
-        return {"singly", "few ahead", "gives back", "library", "process", "silent"} | names
+        return {"singly", "few ahead", "gives back", "library", "process", "silent", "some", "some, by pattern"} | names
     if "server" in fault or "breaks" in fault:
         return names  # what was to be stored for a name may have been, and be stored again
     return {"shared", "moving"} if "subscriber" in fault else {"moving"}

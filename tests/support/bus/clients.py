@@ -105,9 +105,11 @@ class Where:
 class Journal:
     """The payloads that arrived at any of several clients, each as often as it arrived."""
 
-    def __init__(self, name: str, queues: tuple[str, ...]) -> None:
+    def __init__(self, name: str, queues: tuple[str, ...], *, only_said: bool = False) -> None:
+        """only_said: True if the clients ask for messages with a header alone, see `headers_of`."""
         self.name = name
         self.queues = queues
+        self.only_said = only_said
         self.payloads: list[str] = []
         self.trouble: list[str] = []
 
@@ -115,7 +117,7 @@ class Journal:
         return Counter(self.payloads)
 
     def wants(self, payload: str) -> bool:
-        return payload.partition("-")[0] in self.queues
+        return payload.partition("-")[0] in self.queues and (bool(headers_of(payload)) or not self.only_said)
 
 
 class FileJournal(Journal):
@@ -135,10 +137,17 @@ class FileJournal(Journal):
         return Counter(self.payloads) + Counter(self.path.read_text().split())
 
 
-def subscribe(*queues: str, req: str = "s", ack: bool = True, name: str = "", prefetch: int = 0) -> str:
+SAID = "$header-said != ''"
+"""The condition that messages with a header match, see `headers_of`."""
+
+
+def subscribe(
+    *queues: str, req: str = "s", ack: bool = True, name: str = "", prefetch: int = 0, where: str = "", match: str = ""
+) -> str:
     """Returns a subscribe request for the bus."""
     attributes: dict[str, str | int] = {"ack": "client"} if ack else {}
     attributes |= ({"name": name} if name else {}) | ({"prefetch": prefetch} if prefetch else {})
+    attributes |= ({"where": where.replace('"', "&quot;")} if where else {}) | ({"match": match} if match else {})
     listed = "".join(f"<queue>{queue}</queue>" for queue in queues)
     return request("subscribe", f"<queues>{listed}</queues>", req=req, **attributes)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qs_client import BusClient
-from support.bus.clients import FileJournal, Journal, Publisher, Subscriber, Where, headers_of, subscribe
+from support.bus.clients import SAID, FileJournal, Journal, Publisher, Subscriber, Where, headers_of, subscribe
 from support.clients.documents import new_queue, request
 from support.faults import CutProxy, pass_time
 from support.servers.processes import FAST, WITH_SUPPORT, BusProcess, ServerProcess, Wire, lasting_port
@@ -29,8 +29,11 @@ _RECEIVED = {
     "steady": ("a",),
     "moving": ("a", "b"),
     "silent": ("a", "b"),
+    "some": ("a", "b"),
+    "some, by pattern": ("a", "b"),
+    "some, shared": ("a", "b"),
 }
-"""The queues of each receiver, by its name."""
+"""The queues of each receiver, by its name. Those whose name begins with `some` have a condition."""
 _STATS = re.compile(r"<queue ([^>]*)>([^<]*)</queue>")
 _COUNTS = re.compile(r'\b(?:new|ready|in-flight|delayed)="(\d+)"')
 
@@ -237,7 +240,9 @@ class Clients:
         self._bus = bus
         self._rng = rng
         self.process = SubscriberProcess(bus, folder)
-        self.journals = {name: Journal(name, queues) for name, queues in _RECEIVED.items()}
+        self.journals = {
+            name: Journal(name, queues, only_said=name.startswith("some")) for name, queues in _RECEIVED.items()
+        }
         self.journals["shared"] = self.process.named
         subscribers = self._subscribers()
         silent = self._subscriber("silent", ack=False)
@@ -261,6 +266,9 @@ class Clients:
             self._subscriber("moving", subscribe("a", "b", name="moving"), leaves=200),
             self._subscriber("moving", subscribe("a", "b", name="moving"), leaves=50),
             self._subscriber("shared", subscribe("b", name="shared")),
+            self._subscriber("some", subscribe("a", "b", where=SAID)),
+            self._subscriber("some, by pattern", subscribe("?", where=SAID, match="pattern")),
+            self._subscriber("some, shared", subscribe("?", where=SAID, match="pattern", name="some")),
         ]
 
     def _subscriber(self, name: str, *requests: str, **more: int | bool) -> Subscriber:
@@ -316,8 +324,8 @@ def world(
             bus,
             proxy,
             clients.process,
-            staying=clients.of("singly", "few ahead", "gives back", "library"),
-            names=clients.of("steady", "moving", "shared"),
+            staying=clients.of("singly", "few ahead", "gives back", "library", "some", "some, by pattern"),
+            names=clients.of("steady", "moving", "shared", "some, shared"),
             others=[clients.process.plain, *clients.of("silent")],
             publishers=publishers,
             progress=progress,
