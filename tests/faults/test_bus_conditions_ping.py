@@ -13,7 +13,7 @@ WITHIN = 0.05
 
 
 @pytest.mark.slow  # some 10 s
-@pytest.mark.parametrize(("count", "size"), [(3, MEBIBYTE), (64, 15 * 1024), (500, 1024)])
+@pytest.mark.parametrize(("count", "size"), [(3, MEBIBYTE), (64, 15 * 1024)])
 def test_pings_while_conditions_are_evaluated(tmp_path: Path, count: int, size: int) -> None:
     """100 subscribers with 100 different conditions, and a few payloads of 1 MiB, or many smaller ones: a ping is
     answered within 50 ms, and a subscriber gets what matches its condition."""
