@@ -1,5 +1,6 @@
 """Queues with a schema on a real server: what comes in, what is refused, and what says so."""
 
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ from support.servers.processes import FAST, ServerProcess, Wire, serving
 from support.storage.postgres import IS_THERE, Postgres, needs_postgres
 
 from qs_client import BadRequest, Draft, Full, Invalid, NotFound, QueueClient, Unavailable
+from qs_storage.dirq import Queue, QueueSimple
 
 XSD = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="order"><xs:complexType><xs:sequence>
 <xs:element name="total" type="xs:decimal"/><xs:element name="note" type="xs:string" minOccurs="0"/>
@@ -198,6 +200,48 @@ def test_a_full_queue_is_full(client: QueueClient, qid: str) -> None:
 def started(root: Path, *flags: str) -> Iterator[tuple[ServerProcess, QueueClient]]:
     with serving(root, *FAST, *flags) as server, QueueClient(server.host, server.port, timeout=20) as client:
         yield server, client
+
+
+def _put(path: Path, storage: str, number: int, text: str) -> None:
+    """Puts a message into a queue's directory, as a program without a server does."""
+    if storage == "dirq":
+        Queue(str(path), schema={"body": "binary"}).add({"body": text.encode()})
+    elif storage == "dirq-simple":
+        QueueSimple(str(path)).add(text.encode())
+    else:
+        (path / f"{number}.new").write_text(text)
+        (path / f"{number}.new").rename(path / str(number))
+
+
+@pytest.mark.parametrize("storage", ["journal", "files", "dirq", "dirq-simple"])
+def test_what_other_programs_put_there(tmp_path: Path, schemas: Path, storage: str) -> None:
+    """What another program puts into the directory of a queue is a message if it is valid, small or large. The rest
+    stays as files, is counted, and is named in the log; when the schema changes, it is looked at again."""
+    own = shutil.copytree(schemas, tmp_path / "schemas")
+    long = "<!--" + "x" * 100_000 + "-->"
+    texts = [VALID, INVALID, LARGE, INVALID + long, "no XML", VALID]
+
+    def received(client: QueueClient, count: int) -> list[str]:
+        found: list[str] = []
+        while len(found) < count:
+            found += [each.text for each in client.receive("orders", 9, wait=20)]
+        return sorted(found)
+
+    with started(tmp_path / "root", "--schemas", str(own), "-v") as (server, client):
+        client.new_queue("orders", storage=storage, schema="order")
+        path = tmp_path / "root" / "orders"
+        for number, text in enumerate(texts, 1):
+            _put(path, storage, number, text)
+        assert received(client, 3) == sorted([VALID, LARGE, VALID])
+        server.until_logged("is no message, and stays", 3)
+        [info] = client.stats("orders")
+        assert (info.refused, len(list(path.rglob("*.invalid")))) == (3, 3)
+        (own / "order.xsd").write_text(XSD.replace("xs:decimal", "xs:string"))
+        server.process.send_signal(signal.SIGHUP)
+        assert received(client, 2) == sorted([INVALID, INVALID + long])
+        client.set_queue("orders", schema=None)
+        assert received(client, 1) == ["no XML"]
+        assert "Traceback" not in server.log()
 
 
 def test_files_that_change(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from qs_storage.directories import (
     NullEngine,
 )
 from qs_storage.disk import Disk, reason_of
+from qs_storage.door import Refusal
 from qs_storage.engine import Clock, Durability, Engine, StorageError, UnsupportedError
 from qs_storage.remote_engine import RemoteEngine, foreign_queues, installed_engines, open_engine
 from qs_storage.shared import Lifecycle
@@ -82,9 +83,10 @@ def open_storage(
     clock: Clock,
     lifecycle: Lifecycle | None = None,
     on_sync: Callable[[float], object] = lambda seconds: None,
+    refusal: Refusal | None = None,
 ) -> Engine:
-    """Opens the engine on the root directory. on_sync: called with the seconds that each sync took. Raises
-    StartError."""
+    """Opens the engine on the root directory. on_sync: called with the seconds that each sync took; refusal: says why
+    a payload must not come into a queue with a schema from its directory. Raises StartError."""
     root = os.path.abspath(options.root)
 
     with _opening(root):
@@ -98,6 +100,7 @@ def open_storage(
             keys=options.max_keys,
             lifecycle=lifecycle,
             on_sync=on_sync,
+            refusal=refusal,
         )
 
 

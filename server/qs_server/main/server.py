@@ -34,6 +34,7 @@ from qs_serving.service_manager import ServiceManager, inherited_sockets
 from qs_serving.socket_transport import SocketTransport
 from qs_serving.stopping import serve_until_signalled
 from qs_serving.tls import ServerTls
+from qs_storage.door import Refusal
 from qs_storage.engine import Clock, Engine, UnfinishedError, wall_clock
 from qs_storage.shared import DEAD, REJECTED, Lifecycle, totals_of
 
@@ -146,12 +147,18 @@ class QueueServer:
             if (descriptor := self._storage.fileno()) is not None:
                 Changes(descriptor, self.acceptor.hub, self._committer)
             self._committer.gatherer.open(self.acceptor.hub)
+            self._door.on_read = partial(self._look_again, trio.lowlevel.current_trio_token())
             try:
                 # Messages that the connections held are to be visible at the next start, not when a window ends.
                 await self.acceptor.accept(listeners, self._committer.give_back)
             finally:
                 self._committer.gatherer.close()
             background.cancel_scope.cancel()
+
+    def _look_again(self, loop: trio.lowlevel.TrioToken) -> None:
+        """Has the files looked at again that schemas have refused, because the schemas have changed. For any thread."""
+        with suppress(trio.RunFinishedError):  # the server has ended meanwhile
+            loop.run_sync_soon(lambda: self._committer.post(Job(self._storage.check_again)))
 
     def stop(self) -> None:
         """Begins the gentle stop, as `Acceptor.stop` describes."""
@@ -210,7 +217,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
         closing(open_door(options)) as door,
         open_clock(options) as clock,
         running_history(options.history, options.root, clock) as history,
-        _storage_of(options, clock, history, syncs.observe) as storage,
+        _storage_of(options, clock, history, syncs.observe, door.refusal) as storage,
     ):
         # The objects of thousands of queues stay until the end: the garbage collector need not go over them again, and
         # would hold up all clients. A queue that is removed later costs some 4 KB until the server ends.
@@ -258,11 +265,15 @@ def open_door(options: ServerOptions) -> Door:
 
 @contextmanager
 def _storage_of(
-    options: ServerOptions, clock: Clock, lifecycle: Lifecycle | None, on_sync: Callable[[float], object]
+    options: ServerOptions,
+    clock: Clock,
+    lifecycle: Lifecycle | None,
+    on_sync: Callable[[float], object],
+    refusal: Refusal,
 ) -> Iterator[Engine]:
     """Opens the engine for a with block, and closes it. Raises StartError if it cannot be opened, and StopError if
     closing fails, unless the with block failed."""
-    storage = open_storage(options, clock, lifecycle, on_sync)
+    storage = open_storage(options, clock, lifecycle, on_sync, refusal)
     try:
         yield storage
     except BaseException:

@@ -35,6 +35,8 @@ class Door:
         self._schemas = schemas
         self._checker = checker
         self._reading = threading.Lock()
+        self.on_read: Callable[[], object] = lambda: None
+        """Called in some thread when the schemas have been read again."""
         self.refused: dict[str, int] = {}
         """By queue: the requests, and the files of its directory, that were refused since the start."""
 
@@ -126,6 +128,7 @@ class Door:
             for fault in faults:
                 _logger.error("%s", fault)
             _logger.info("schemas: %s", ", ".join(schemas.names) or "none")
+            self.on_read()
 
     def close(self) -> None:
         if self._checker is not None:

@@ -62,7 +62,7 @@ def test_not_utf_8(order: PayloadSchema) -> None:
 
 
 def test_expressions_take_time_in_proportion(order: PayloadSchema) -> None:
-    """A value that would take for ever with an engine that tries again is told at once. The reason is of bounded length."""
+    """A value that would take for ever with an engine that tries again is told at once, with a short reason."""
     fault = order.fault(b'{"items": [{"name": "' + b"a" * 1_000_000 + b'b"}]}')
     assert fault is not None
     assert len(fault.reason) < 600
