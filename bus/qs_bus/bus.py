@@ -125,11 +125,11 @@ class Bus:
             Figure("unacknowledged", sum(len(each.pending) for each in subscriptions)),
             Figure("held", sum(len(each.waiting or ()) for each in subscriptions)),
             *(Figure("disconnected_total", n, {"reason": bound}) for bound, n in counts.disconnected.items()),
-            *_figures_of(self._monitor.filter_counts, {}),
+            *_figures_of(self._monitor.filter_counts, "deliveries", {}),
             *(
                 figure
                 for qid, where, of_one in islice(self._monitor.conditions(), _CONDITIONS)
-                for figure in _figures_of(of_one, {"queue": qid, "where": where})
+                for figure in _figures_of(of_one, "condition", {"queue": qid, "where": where})
             ),
         ]
 
@@ -331,10 +331,10 @@ class Bus:
         self._monitor.changed()
 
 
-def _figures_of(counts: FilterCounts, labels: dict[str, str]) -> list[Figure]:
+def _figures_of(counts: FilterCounts, of: str, labels: dict[str, str]) -> list[Figure]:
     return [
-        Figure("deliveries_let_through_total", counts.let_through, labels),
-        Figure("deliveries_kept_back_total", counts.kept_back, labels),
+        Figure(f"{of}_let_through_total", counts.let_through, labels),
+        Figure(f"{of}_kept_back_total", counts.kept_back, labels),
     ]
 
 

@@ -76,7 +76,7 @@ def test_tail_with_a_condition(
     assert "column 8" in said
 
 
-def test_patterns(shared_bus: BusProcess, client: QueueClient, qid: str) -> None:
+def test_queues_by_pattern(shared_bus: BusProcess, client: QueueClient, qid: str) -> None:
     """Queues that match a pattern belong to the subscription, also one that appears later."""
     with BusClient(shared_bus.host, shared_bus.port) as bus:
         messages = bus.subscribe(f"{qid}-*", ack=True, match="pattern", where=WHERE)

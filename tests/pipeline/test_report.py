@@ -230,8 +230,8 @@ def failing(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ma
 OF_THE_BUS = [
     Figure("start_time_seconds", BEGIN.timestamp(), {}),
     Figure("deliveries_total", 5, {}),
-    Figure("deliveries_let_through_total", 5, {"queue": "poison", "where": HOSTILE}),
-    Figure("deliveries_kept_back_total", 15, {"queue": "poison", "where": HOSTILE}),
+    Figure("condition_let_through_total", 5, {"queue": "poison", "where": HOSTILE}),
+    Figure("condition_kept_back_total", 15, {"queue": "poison", "where": HOSTILE}),
 ]
 
 

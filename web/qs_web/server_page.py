@@ -42,11 +42,6 @@ class FigureTable:
         """Returns the figures of a name, none for an unknown one."""
         return self._by_name.get(name, ())
 
-    def sum_of_all(self, name: str) -> float | None:
-        """Returns the value of a figure without labels, beside which there may be others with labels; None if there is
-        none."""
-        return next((each.value for each in self.named(name) if not each.labels), None)
-
     def value(self, name: str) -> float | None:
         """Returns the sum of a figure over all its labels, None for an unknown name."""
         found = self._by_name.get(name)
@@ -103,7 +98,7 @@ def _quantile(bounds: _Bounds, count: float, share: float) -> float | None:
 
 
 _GIB = 1 << 30
-_LET_THROUGH, _KEPT_BACK = "deliveries_let_through_total", "deliveries_kept_back_total"
+_LET_THROUGH, _KEPT_BACK = "condition_let_through_total", "condition_kept_back_total"
 _STARTED, _SUBSCRIPTIONS = "connection_start_time_seconds", "connection_subscriptions"
 
 
@@ -290,15 +285,15 @@ def _deliveries(table: FigureTable) -> list[Fact]:
     ended = table.sums_by("disconnected_total", "reason")
     return [
         Fact("Deliveries", amounts.count(table.value("deliveries_total"))),
-        Fact("Let through by conditions", amounts.count(table.sum_of_all(_LET_THROUGH))),
-        Fact("Kept back by conditions", amounts.count(table.sum_of_all(_KEPT_BACK))),
+        Fact("Let through by conditions", amounts.count(table.value("deliveries_let_through_total"))),
+        Fact("Kept back by conditions", amounts.count(table.value("deliveries_kept_back_total"))),
         *(Fact(f"Disconnected: {reason}", amounts.count(count)) for reason, count in ended.items()),
     ]
 
 
 def _conditions(table: FigureTable) -> list[ConditionCounts]:
     let_through, kept_back = (
-        {(each.labels["queue"], each.labels["where"]): each.value for each in table.named(name) if each.labels}
+        {(each.labels["queue"], each.labels["where"]): each.value for each in table.named(name)}
         for name in (_LET_THROUGH, _KEPT_BACK)
     )
     keys = sorted(let_through.keys() | kept_back.keys())

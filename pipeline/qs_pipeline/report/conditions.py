@@ -21,8 +21,9 @@ from .series import EPOCH
 SCHEMA = pa.schema(
     [("queue", pa.string()), ("condition", pa.string()), ("let_through", pa.int64()), ("kept_back", pa.int64())]
 )
-_COUNTED = {"deliveries_let_through_total": "let_through", "deliveries_kept_back_total": "kept_back"}
-"""The figures of the bus, and the columns that have them."""
+_SUMS = ("deliveries_let_through_total", "deliveries_kept_back_total")
+_COUNTED = {"condition_let_through_total": "let_through", "condition_kept_back_total": "kept_back"}
+"""The figures of a condition, and the columns that have them."""
 _OF_A_BUS = "deliveries_total"
 """A figure that every bus has, and no queue server."""
 
@@ -54,14 +55,14 @@ def ask_bus(bus: QueueServer) -> Conditions:
         raise UsageError(f"{bus.endpoint} is a queue server: --bus names the bus, which has a port of its own")
     found = {figure.name: figure.value for figure in figures if not figure.labels}
     since = EPOCH + timedelta(seconds=float(found.get("start_time_seconds", 0)))
-    let_through, kept_back = (int(found.get(name, 0)) for name in _COUNTED)
+    let_through, kept_back = (int(found.get(name, 0)) for name in _SUMS)
     return Conditions(bus.endpoint, since, let_through, kept_back, _counted(figures))
 
 
 def _counted(figures: list[Figure]) -> list[Row]:
     found: dict[tuple[str, str], Row] = {}
     for figure in figures:
-        if figure.name in _COUNTED and figure.labels:  # else it is the sum of all conditions, also of those before
+        if figure.name in _COUNTED:
             queue, where = figure.labels["queue"], figure.labels["where"]
             row = {"queue": queue, "condition": where, "let_through": 0, "kept_back": 0}
             found.setdefault((queue, where), row)[_COUNTED[figure.name]] = int(figure.value)

@@ -17,7 +17,7 @@ from qs_pipeline.security import QueueServer
 from qs_schemas import Message
 
 STARTED = datetime(2025, 11, 21, 10, tzinfo=UTC)
-THROUGH, BACK = "deliveries_let_through_total", "deliveries_kept_back_total"
+THROUGH, BACK = "condition_let_through_total", "condition_kept_back_total"
 OF_A_BUS = [Figure("start_time_seconds", STARTED.timestamp(), {}), Figure("deliveries_total", 9, {})]
 
 
@@ -40,8 +40,8 @@ def test_answer_of_a_bus(tmp_path: Path) -> None:
     has the page, those first that saw most messages."""
     figures = [
         *OF_A_BUS,
-        Figure(THROUGH, 1017, {}),
-        Figure(BACK, 16, {}),
+        Figure("deliveries_let_through_total", 1017, {}),
+        Figure("deliveries_kept_back_total", 16, {}),
         Figure(THROUGH, 3, labels("orders", "/a")),
         Figure(THROUGH, 5, labels("invoices", "/b > 1")),
         Figure(BACK, 4, labels("orders", "/a")),
