@@ -208,7 +208,7 @@ class Bus:
             if qid in _taken(session, subscription):
                 raise RefusedError(errors.BAD_REQUEST, _TAKEN.format(qid))
             await self._monitor.check(qid, session.rights)
-        await self._monitor.make_names(qids)
+        await self._monitor.watch.make_names(qids)
         with self._monitor.joining(qids) as queues:
             feeds: list[Feed] = list(queues)
             if subscription.name is not None:
@@ -230,9 +230,9 @@ class Bus:
         if subscription.name is not None:
             for pattern in patterns:
                 kept = NamePattern(pattern, subscription.name, subscription.owner)
-                await self._monitor.name_patterns.keep(kept, subscription.where)
-        qids = await self._monitor.matching(subscription.patterns, session.rights)
-        await self._monitor.make_names(qids)
+                await self._monitor.watch.names.keep(kept, subscription.where)
+        qids = await self._monitor.watch.matching(subscription.patterns, session.rights)
+        await self._monitor.watch.make_names(qids)
         with self._monitor.joining(qids) as queues:
             if subscription.name is not None:
                 for qid in qids:
@@ -241,7 +241,7 @@ class Bus:
             elif subscription.ack:
                 await self._monitor.note_coming(queues)
             session.begin(subscription, answer)
-            self._monitor.watch(subscription.patterns)
+            self._monitor.watch.add(subscription.patterns)
             self._join_matching(session, subscription)
         self.review(session)
 
@@ -258,7 +258,7 @@ class Bus:
 
     def _unwatch(self, subscription: Subscription) -> None:
         if subscription.patterns is not None:
-            self._monitor.unwatch(subscription.patterns)
+            self._monitor.watch.remove(subscription.patterns)
 
     # -- rights that change ---------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Bus:
             subscription.leave(feed, denied=True)
         self._have_left(denied)
         self._join_matching(session, subscription)
-        self._monitor.look_again()  # for queues that nobody has subscribed to so far
+        self._monitor.watch.look_again()  # for queues that nobody has subscribed to so far
 
     # -- feeds that come and go -----------------------------------------------------------------------------------
 

@@ -3,12 +3,9 @@ bus waits for after a crash.
 """
 
 import logging
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from math import inf
 
 import trio
 
@@ -27,6 +24,7 @@ from .filtering import Evaluator, FilterCounts
 from .options import BusOptions
 from .patterns import NamePatterns
 from .queue_names import counts_queue_of, is_of_bus, names_in
+from .queue_watch import QueueWatch
 from .rights import RefusedError, Rights
 from .share import Share
 from .upstream import Upstream
@@ -43,10 +41,6 @@ _NOTE_TIME = 3
 """Seconds that a new subscriber waits at most until the server has noted it."""
 _DEBOUNCE = 0.02
 """Seconds in which further changes are awaited before the counts are written, as many come at once."""
-_LOOK_EACH = 1
-"""Seconds between looks for queues that match patterns: each look is a list of all queues."""
-_READ_AFTER = 10
-"""Seconds before the bus asks again whether it may read a queue that matches a pattern."""
 _DELETED = "the queue {!r} has been deleted; this subscription has ended"
 
 
@@ -180,7 +174,6 @@ class Monitor:
         self._options = options
         self._opened = opened
         self._ended = ended
-        self._timers = timers
         self.upstream = Upstream(
             options.server, self._prepare, self._gone, self._forbidden, hub=hub, timers=timers, security=security
         )
@@ -191,10 +184,8 @@ class Monitor:
         self._counts: SubscriberCounts | None = None
         self._expected = False  # True once the counts have been read: later ones are this bus's own
         self.names = DurableNames(self.upstream, self.feeds, self.feed, self._new_share, opened=opened, ended=ended)
-        self.name_patterns = NamePatterns(self.upstream, self.names, may_read)
-        self._patterns: Counter[re.Pattern[str]] = Counter()  # those of subscribers
-        self._looked_at: set[str] = set()  # queues that have been compared with the patterns
-        self._look_now = trio.Event()
+        patterns = NamePatterns(self.upstream, self.names, may_read)
+        self.watch = QueueWatch(options.queues, self.upstream, self.feeds, self._open, names=patterns, timers=timers)
         self._background: trio.Nursery | None = None
 
     async def run(self, port: int) -> None:
@@ -207,7 +198,7 @@ class Monitor:
             self._evaluator.nursery = self._background
             self._background.start_soon(self.upstream.run)
             self._background.start_soon(self._counts.run)
-            self._background.start_soon(self._look_for_queues)
+            self._background.start_soon(self.watch.run)
 
     def stop(self) -> None:
         """Stops counting subscribers: those that leave from now on are expected back after the next start."""
@@ -318,102 +309,12 @@ class Monitor:
             self.drop_unused(feed)
         return [feed for feed in self.feeds.values() if feed.asked_for or feed.qid in self._options.queues]
 
-    # -- patterns -------------------------------------------------------------------------------------------------
-
-    def watch(self, patterns: re.Pattern[str]) -> None:
-        """Looks for the queues that match the patterns of a subscriber, from now on."""
-        self._patterns[patterns] += 1
-        self.look_again()
-
-    def unwatch(self, patterns: re.Pattern[str]) -> None:
-        """Ends what `watch` has begun."""
-        self._patterns[patterns] -= 1
-        self._patterns += Counter()  # without those that nobody has
-
-    def look_again(self) -> None:
-        """Compares all queues with the patterns as soon as possible: patterns or rights have changed."""
-        if self._patterns or self.name_patterns:
-            self._looked_at.clear()
-            self._look_now.set()
-
-    def _look_later(self, qid: str) -> None:
-        """Compares a queue that the bus may not read with the patterns again after a while."""
-        self._timers.add(_READ_AFTER, partial(self._looked_at.discard, qid))
-
-    async def matching(self, patterns: re.Pattern[str], rights: Rights) -> list[str]:
-        """Returns the queues that match the patterns of a client, and that client and bus may read. Waits for the
-        server, except with -q. Raises RefusedError."""
-        if self._options.queues:
-            return [qid for qid in self._options.queues if patterns.fullmatch(qid) and rights.may_read(qid)]
-        while True:
-            await self.upstream.connected.wait()
-            try:
-                existing = await self.upstream.queues()
-                found = [qid for qid in existing if patterns.fullmatch(qid) and rights.may_read(qid)]
-                return [qid for qid in found if await self._is_readable(qid)]
-            except ServerUnavailable:
-                await trio.lowlevel.checkpoint()
-            except ServerError as error:
-                raise RefusedError(errors.INTERNAL, f"the queue server does not list its queues: {error}") from None
-
-    async def _is_readable(self, qid: str) -> bool:
-        """Tells whether the server lets the bus read a queue. Raises ServerUnavailable."""
-        feed = self.feeds.get(qid)
-        if feed is not None and feed.asked_for:
-            return not feed.forbidden
-        return not await self.upstream.why_unreadable(qid)
-
-    async def make_names(self, qids: Iterable[str]) -> None:
-        """Makes the names that patterns give to queues, before the bus takes messages from them. Does nothing without
-        a connection: the next one begins with that."""
-        if self.name_patterns and self.upstream.connected.is_set():
-            with suppress(ServerUnavailable):
-                async with self.names.lock:
-                    await self.name_patterns.make_names(qids)
-
-    async def _look_for_queues(self) -> None:
-        """Looks for queues that match patterns, as long as there are patterns. Never returns."""
-        failing = False
-        while True:
-            # With -q there are no queues to find: only patterns and rights change.
-            polls = not self._options.queues and (self._patterns or self.name_patterns)
-            await within(_LOOK_EACH if polls else inf, self._look_now.wait)
-            self._look_now = trio.Event()
-            await self.upstream.connected.wait()
-            try:
-                await self._look()
-                failing = False
-            except ServerUnavailable:
-                await trio.lowlevel.checkpoint()
-            except ServerError as error:
-                if not failing:
-                    _logger.warning("the bus cannot look for queues that match patterns: %s", error)
-                failing = True
-
-    async def _look(self) -> None:
-        """Compares the queues that are new with the patterns, and opens those that match."""
-        async with self.names.lock:
-            existing = await self.upstream.queues()
-            await self.name_patterns.find(existing)
-        monitored = self._options.queues or existing
-        self._looked_at.intersection_update(monitored)
-        new = [qid for qid in monitored if qid not in self._looked_at and not is_of_bus(qid)]
-        self._looked_at.update(new)
-        wanted = [qid for qid in new if self._is_wanted(qid)]
-        readable = []
-        for qid in wanted:
-            if await self._is_readable(qid):
-                readable.append(qid)
-            else:
-                self._look_later(qid)
-        await self.make_names(readable)
-        with self.joining(readable) as feeds:
+    def _open(self, qids: list[str]) -> None:
+        """Lets clients join queues that match their patterns."""
+        with self.joining(qids) as feeds:
             for feed in feeds:
                 for each in (feed, *feed.names.values()):
                     self._opened(each)
-
-    def _is_wanted(self, qid: str) -> bool:
-        return self.name_patterns.accept(qid) or any(patterns.fullmatch(qid) for patterns in self._patterns)
 
     def drop_unused(self, feed: FanOut) -> None:
         """Drops a feed if it is unused and -q does not name its queue."""
@@ -487,10 +388,10 @@ class Monitor:
                 self._expected = True
             monitored = self._options.queues or existing
             await self.names.compare(known, existing, monitored)
-            await self.name_patterns.find(existing)
-            await self.name_patterns.make_names(monitored)
+            await self.watch.names.find(existing)
+            await self.watch.names.make(monitored)
         upstream.connected.set()
-        self.look_again()
+        self.watch.look_again()
         for feed in self.feeds.values():
             for each in (feed, *feed.names.values()):
                 upstream.sync(each)
@@ -515,7 +416,7 @@ class Monitor:
         elif feed.label not in self._options.queues:
             if self.feeds.get(feed.label) is feed:
                 del self.feeds[feed.label]
-            self._looked_at.discard(feed.label)  # it may come back before the next look
+            self.watch.gone(feed.label)
             shares = self.names.forget(feed) if isinstance(feed, FanOut) else []
             for each in (feed, *shares):
                 self._ended(each, errors.NOT_FOUND, _DELETED.format(feed.label))
@@ -529,7 +430,7 @@ class Monitor:
         self._ended(feed, errors.FORBIDDEN, feed.forbidden)
         if isinstance(feed, FanOut):
             self.drop_unused(feed)
-            self._look_later(feed.qid)
+            self.watch.look_later(feed.qid)
 
     async def _recreate_queues(self, seconds: float) -> None:
         """Makes deleted queues of -q again after so many seconds, and subscribes to them."""

@@ -61,6 +61,11 @@ class NamePatterns:
         self._may_read = may_read
         self._kept: dict[NamePattern, _Kept] = {}
 
+    @property
+    def lock(self) -> trio.Lock:
+        """The lock of the durable names."""
+        return self._names.lock
+
     def __bool__(self) -> bool:
         """True if there are patterns."""
         return bool(self._kept)
@@ -102,7 +107,7 @@ class NamePatterns:
                 with contextlib.suppress(NotFound):
                     self._kept[pattern] = _Kept(compiled([pattern.pattern]), await self._names.where(qid))
 
-    async def make_names(self, qids: Iterable[str]) -> None:
+    async def make(self, qids: Iterable[str]) -> None:
         """Makes the names that patterns give to queues. Call this with the lock of the names held. Raises
         ServerUnavailable."""
         wanted = [(name, where) for qid in qids for name, where in self._missing(qid)]
