@@ -228,6 +228,7 @@ class Bus:
         """Subscribes a client to the queues that match patterns. Those that appear later follow by `_opened`."""
         assert subscription.patterns is not None  # noqa: S101 - the caller has looked
         if subscription.name is not None:
+            session.rights.check_pattern(subscription.name)
             for pattern in patterns:
                 kept = NamePattern(pattern, subscription.name, subscription.owner)
                 await self._monitor.watch.names.keep(kept, subscription.where)
@@ -352,14 +353,14 @@ def _belongs(session: BusSession, subscription: Subscription, feed: Feed) -> boo
         return False
     if subscription.patterns is None:
         return not subscription.asked and isinstance(feed, FanOut)
-    if feed.forbidden or not subscription.patterns.fullmatch(feed.label):
+    if not subscription.patterns.fullmatch(feed.label):
         return False
     if isinstance(feed, Share):
         _, name, owner = feed.name
         mine = (name, owner, feed.where) == (subscription.name, subscription.owner, subscription.where)
         if not mine or feed.fault:
             return False
-    elif subscription.name is not None:
+    elif subscription.name is not None or feed.forbidden:
         return False
     return feed.label not in _taken(session, subscription)
 

@@ -430,7 +430,7 @@ class Monitor:
         self._ended(feed, errors.FORBIDDEN, feed.forbidden)
         if isinstance(feed, FanOut):
             self.drop_unused(feed)
-            self.watch.look_later(feed.qid)
+        self.watch.look_later(feed.label)  # for subscriptions by patterns, which do not end
 
     async def _recreate_queues(self, seconds: float) -> None:
         """Makes deleted queues of -q again after so many seconds, and subscribes to them."""

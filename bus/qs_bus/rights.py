@@ -53,6 +53,14 @@ class Rights:
         if self._caller is not None:
             self._caller.check(rights, request)
 
+    def check_pattern(self, name: str) -> None:
+        """Checks that the client may keep a pattern for a durable name on the server: one that may read no queue could
+        only fill the server. Raises RefusedError."""
+        principal = None if self._caller is None else self._caller.principal
+        if self._caller is not None and (principal is None or not principal.may_somewhere(Right.READ)):
+            text = f"the name {name!r} cannot have patterns: the client may read no queue"
+            raise RefusedError(errors.UNAUTHORIZED if self.owner is None else errors.FORBIDDEN, text)
+
     def refused_name(self, qid: str | None, name: str) -> RefusedError:
         """Returns the error that ends the subscription of a client to a durable name that now belongs to another
         principal. qid: None for the name of a pattern."""

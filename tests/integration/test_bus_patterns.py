@@ -171,13 +171,17 @@ def test_rights(shared_server: ServerProcess, producer: Wire, tmp_path: Path, q:
     for name in (mine, other):
         producer.ask(new_queue(name))
     both = principal("both", read=[f"{q}-*"])
-    access = write_access(tmp_path / "access.toml", [principal("a", read=[mine]), both])
+    writer = principal("writer", write=["*"])
+    access = write_access(tmp_path / "access.toml", [principal("a", read=[mine]), both, writer])
     with (
         bus_serving(shared_server, "-v", "--access", str(access)) as bus,
         known(bus, "a") as plain,
         known(bus, "a") as named,
         known(bus, "both") as everything,
+        known(bus, "writer") as writing,
     ):
+        assert code(writing.ask(subscribe(f"{q}*", match="pattern"))) == 0
+        assert code(writing.ask(subscribe(f"{q}*", match="pattern", name="n"))) == 403
         assert code(plain.ask(subscribe("*", match="pattern"))) == 0
         assert code(named.ask(subscribe(f"{q}*", match="pattern", name="n"))) == 0
         assert code(everything.ask(subscribe(f"{q}*", match="pattern"))) == 0
@@ -185,7 +189,7 @@ def test_rights(shared_server: ServerProcess, producer: Wire, tmp_path: Path, q:
         assert got(plain, 1) == got(named, 1) == {sent: mine}
         assert got(everything, 2) == {hidden: other, sent: mine}
         assert f"bus:{other}" not in producer.ask(request("list-queues"))
-        write_access(access, [principal("a", read=[other]), both])
+        write_access(access, [principal("a", read=[other]), both, writer])
         reload(bus, signal.SIGHUP)
         shared_server.until(lambda: f"bus:{other}:a:n" in producer.ask(request("list-queues")))
         push_one(producer, mine)

@@ -95,6 +95,10 @@ class Principal:
         """Tells whether the principal has a right to the queue of this name, whether or not that queue exists."""
         return self.decisions[right][qid]
 
+    def may_somewhere(self, right: Right) -> bool:
+        """Tells whether the principal has a right to some queues, whether or not these exist."""
+        return self.decisions[right].is_ever
+
     def may_see(self, qid: str) -> bool:
         """Tells whether the principal may know that the queue exists, because it has one of the listed rights to that
         queue."""
@@ -112,6 +116,11 @@ class _Decisions(dict[str, bool]):
         compiled = compile_patterns(patterns)
         self._match = None if compiled is None else compiled.fullmatch
         self._always = always
+
+    @property
+    def is_ever(self) -> bool:
+        """True if there may be a queue to which the right is given."""
+        return self._always or self._match is not None
 
     def __missing__(self, qid: str) -> bool:
         if len(self) >= _DECISIONS:  # clients choose the names; rarely so many names are in use
