@@ -215,8 +215,8 @@ def _put(path: Path, storage: str, number: int, text: str) -> None:
 
 @pytest.mark.parametrize("storage", ["journal", "files", "dirq", "dirq-simple"])
 def test_what_other_programs_put_there(tmp_path: Path, schemas: Path, storage: str) -> None:
-    """A file that another program puts into the directory of a queue is a message if it is valid, small or large. The rest
-    stays as files, is counted, and is named in the log; when the schema changes, it is looked at again."""
+    """A file that another program puts into the directory of a queue is a message if it is valid, small or large. The
+    rest stays as files, is counted, and is named in the log; when the schema changes, it is looked at again."""
     own = shutil.copytree(schemas, tmp_path / "schemas")
     long = "<!--" + "x" * 100_000 + "-->"
     texts = [VALID, INVALID, LARGE, INVALID + long, "no XML", VALID]
