@@ -68,7 +68,7 @@ def needs_no_thread(service: Service, engine: RemoteEngine, request: Message) ->
     qid = request.qid or ""
     schema = engine.options(qid).schema
     size = len(request.payload or b"") + sum(len(draft.payload) for draft in request.messages)
-    return not schema or service.door.is_quick(qid, schema, size)
+    return not schema or service.door.is_quick(qid, schema, size, len(request.messages) or 1)
 
 
 def _receive(service: Service, engine: GatheringEngine, request: wire.ReceiveMessage) -> Receive:
