@@ -6,6 +6,7 @@ meanwhile.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .conditions import Condition
     from .feeds import DurableName, HeldMessage, Member
 
+_logger = logging.getLogger(__name__)
 LARGE = 16 * 1024
 """Bytes of a message from which on it is evaluated in a thread, however few conditions there are: to parse as many
 takes 0.3 ms, and the way to a thread and back 0.1 ms."""
@@ -70,7 +72,12 @@ def matching(conditions: Sequence[Condition | None], messages: Sequence[tuple[by
     for at, (payload, headers) in enumerate(messages):
         document, bit = Document(payload), 1 << at
         for index, condition in enumerate(conditions):
-            if condition is None or condition.matches(document, headers):
+            try:
+                matches = condition is None or condition.matches(document, headers)
+            except Exception:  # such as a lack of memory in libxml2, which must not end the bus, or lose a message
+                _logger.exception("%r lets a message through: its evaluation has failed", condition)
+                matches = True
+            if matches:
                 found[index] |= bit
     return found
 

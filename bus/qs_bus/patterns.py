@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
@@ -19,7 +19,7 @@ from qs_schemas import errors
 from qs_serving.access.principal import compile_patterns
 
 from .durable_names import DurableNames, kind_of
-from .queue_names import PREFIX, NamePattern, pattern_in, queue_of, queue_of_pattern
+from .queue_names import NamePattern, is_of_bus, pattern_in, queue_of, queue_of_pattern
 from .rights import RefusedError
 
 if TYPE_CHECKING:
@@ -27,18 +27,22 @@ if TYPE_CHECKING:
     from .upstream import Upstream
 
 _logger = logging.getLogger(__name__)
+_MOST = 32
+"""Patterns of a subscription. As many of the costliest take 20 ms to compile, in the event loop."""
 _ANOTHER = (
     "the name {!r} of the pattern {!r} has {}; subscribe with what it has, or change it on the queue server, here and "
     "for the name of each queue: qs set '{}' --where CONDITION"
 )
 
 
-def compiled(patterns: Iterable[str]) -> re.Pattern[str]:
-    """Returns an expression whose `fullmatch` accepts each queue that one of the patterns accepts. No pattern accepts a
-    queue of a bus."""
+def compiled(patterns: Sequence[str]) -> re.Pattern[str]:
+    """Returns an expression whose `fullmatch` accepts each queue that one of the patterns accepts. Raises RefusedError
+    for too many patterns."""
+    if len(patterns) > _MOST:
+        raise RefusedError(errors.BAD_REQUEST, f"a subscription has at most {_MOST} patterns, not {len(patterns)}")
     found = compile_patterns(patterns)
     assert found is not None  # noqa: S101 - a request names one queue at least
-    return re.compile(f"(?!{re.escape(PREFIX)})(?:{found.pattern})", found.flags)
+    return found
 
 
 class _Kept(NamedTuple):
@@ -110,7 +114,7 @@ class NamePatterns:
     async def make(self, qids: Iterable[str]) -> None:
         """Makes the names that patterns give to queues. Call this with the lock of the names held. Raises
         ServerUnavailable."""
-        wanted = [(name, where) for qid in qids for name, where in self._missing(qid)]
+        wanted = [(name, where) for qid in qids if not is_of_bus(qid) for name, where in self._missing(qid)]
         made = []
         for name, where in wanted:
             try:

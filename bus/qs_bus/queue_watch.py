@@ -85,14 +85,17 @@ class QueueWatch:
     async def matching(self, patterns: re.Pattern[str], rights: Rights) -> list[str]:
         """Returns the queues that match the patterns of a client, and that client and bus may read. Waits for the
         server, except with -q. Raises RefusedError."""
+
+        def matches(qid: str) -> bool:
+            return patterns.fullmatch(qid) is not None and not is_of_bus(qid) and rights.may_read(qid)
+
         if self._monitored:
-            return [qid for qid in self._monitored if patterns.fullmatch(qid) and rights.may_read(qid)]
+            return list(filter(matches, self._monitored))
         while True:
             await self._upstream.connected.wait()
             try:
                 existing = await self._upstream.queues()
-                found = [qid for qid in existing if patterns.fullmatch(qid) and rights.may_read(qid)]
-                return [qid for qid in found if await self._is_readable(qid)]
+                return [qid for qid in filter(matches, existing) if await self._is_readable(qid)]
             except ServerUnavailable:
                 await trio.lowlevel.checkpoint()
             except ServerError as error:

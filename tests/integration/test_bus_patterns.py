@@ -96,8 +96,11 @@ def test_one_connection_has_a_queue_once(connect: Connect, producer: Wire, q: st
 
 
 def test_refused_patterns(connect: Connect, q: str) -> None:
-    """`match` has one value."""
-    assert code(connect().ask(subscribe(q, match="regex"))) == 400
+    """`match` has one value, and a subscription has at most 32 patterns: more would take the bus long to compile."""
+    wire = connect()
+    assert code(wire.ask(subscribe(q, match="regex"))) == 400
+    assert code(wire.ask(subscribe(*(f"{q}-{number}-*" for number in range(33)), match="pattern"))) == 400
+    assert code(wire.ask(subscribe(*(f"{q}-{number}-*" for number in range(32)), match="pattern"))) == 0
 
 
 def test_a_condition_holds_for_a_pattern(connect: Connect, producer: Wire, q: str) -> None:

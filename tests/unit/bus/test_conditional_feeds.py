@@ -107,6 +107,23 @@ async def test_each_condition_is_evaluated_once(world: World, monkeypatch: pytes
     assert sorted(evaluated) == ["/a", "/a[b]", "/a[c]"]
 
 
+async def test_a_condition_that_fails(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An evaluation that fails in libxml2 lets the message through: it ends nothing, and no message is lost."""
+
+    def fails(condition: Condition, document: Document, headers: dict[str, str]) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(Condition, "matches", fails)
+    q = world.fan_out()
+    client = world.client()
+    client.join(q, condition=A)
+    mid = world.push(q, "<b/>")
+    assert client.got == [mid]
+    assert "Condition('/a') lets a message through" in caplog.text
+
+
 async def test_documents_are_shared_between_conditions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Members with different conditions that get the same messages, or some of them, share the documents."""
     made: list[int] = []

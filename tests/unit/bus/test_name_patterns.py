@@ -96,7 +96,7 @@ async def test_all_names_are_there_before_the_first_begins() -> None:
     await world.patterns.keep(NamePattern("*", "n"), "/a")
     await world.patterns.keep(NamePattern("?", "m", "owner"), None)
     async with world.names.lock:
-        await world.patterns.make(["q"])
+        await world.patterns.make(["bus:q:n", "q"])  # no queue of a bus has names
     assert [qid for qid, _ in world.opened] == ["q", "bus:q:n", "bus:q:owner:m"]
     assert world.opened[0][1] >= {"bus:q:n", "bus:q:owner:m"}
     assert world.server.queues["bus:q:n"] == world.server.queues["bus::match:*:n"] == "/a"

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qs_bus.feeds import DurableName
-from qs_bus.patterns import compiled
 from qs_bus.queue_names import (
     NamePattern,
     counts_queue_of,
@@ -62,16 +61,6 @@ def test_patterns_there_and_back() -> None:
         counts_queue_of("match", 1),
     ):
         assert pattern_in(qid) is None
-
-
-def test_no_pattern_accepts_a_queue_of_a_bus() -> None:
-    """A pattern accepts the names that it accepts in an access file, without the queues that a bus makes."""
-    accepts = compiled(["*a", "bus:?", "x|bus:*"]).fullmatch
-    assert [qid for qid in ("a", "ba", "b", "bus:a", "bus:b", "bus", "x|bus:1") if accepts(qid)] == [
-        "a",
-        "ba",
-        "x|bus:1",
-    ]
 
 
 @pytest.mark.parametrize(
