@@ -9,6 +9,8 @@ from support.clients.access import principal, write_access
 from support.clients.documents import PING, code, delete_list, mids, new_queue, request, subscribe, text
 from support.servers.processes import FAST, ServerProcess, Wire, bus_serving, serving
 
+from qs_client import QueueClient
+
 HIGH = "/order/@priority='high'"
 
 
@@ -225,3 +227,30 @@ def test_a_bus_that_may_not_read_a_queue(tmp_path: Path) -> None:
         assert not has_input(wire, 0.1)
         assert code(wire.ask(PING)) == 0
         assert "may not read" not in bus.log()
+
+
+def test_subscribers_by_pattern_are_expected_back(tmp_path: Path) -> None:
+    """After a kill, the bus waits for as many acknowledging subscribers by pattern as each queue had, also of a queue
+    that appeared while they were there: the first one does not get the messages alone."""
+    with serving(tmp_path / "root", *FAST) as server, bus_serving(server, "--settle", "30") as bus:
+        client = QueueClient(server.host, server.port)
+        with client, Wire(server) as producer:
+            producer.ask(new_queue("q-1"))
+            with Wire(bus) as one, Wire(bus) as two:
+                for wire in (one, two):
+                    assert code(wire.ask(subscribe("q-*", match="pattern", ack="client"))) == 0
+                producer.ask(new_queue("q-2"))
+                counts = f"bus::127.0.0.1:{bus.port}"
+
+                def noted() -> str:
+                    return "".join(client.peek(counts, mid).text for mid in client.list_messages(counts))
+
+                server.until(lambda: "2 q-1\n2 q-2\n" in noted())
+                bus.kill()
+            sent = {push_one(producer, name): name for name in ("q-1", "q-2")}
+            bus.start()
+            with Wire(bus) as one, Wire(bus) as two:
+                for wire in (one, two):
+                    assert not has_input(wire, 0.1)
+                    assert code(wire.ask(subscribe("q-*", match="pattern", ack="client"))) == 0
+                assert got(one, 2) == got(two, 2) == sent
