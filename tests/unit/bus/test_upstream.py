@@ -16,7 +16,7 @@ from qs_client import Error, Message, ServerError, ServerUnavailable, calls
 from qs_schemas import CopyMessage, DeleteMessage, GetMessage, GetQueue, QueueOptions, ReleaseMessage, Subscribe
 from qs_serving.timers import Timers
 
-N, M = DurableName("q", "n"), DurableName("q", "m")
+N, M, P = (DurableName("q", name) for name in "nmp")
 NO_QUEUE = Error(code=404, kind="not-found", text="there is no queue 'q'")
 STALE = Error(code=409, kind="stale", text="it has been received again")
 settled = trio.testing.wait_all_tasks_blocked
@@ -211,6 +211,35 @@ async def test_a_name_whose_queue_is_full(upstream: Scripted, autojump_clock: tr
     assert full.messages == {}
     again = [each for each in upstream.asked[asked:] if isinstance(each, CopyMessage)]
     assert {mid for each in again for mid in (each.mids or [each.mid])} == {3}
+
+
+async def test_names_that_get_different_messages(upstream: Scripted, autojump_clock: trio.testing.MockClock) -> None:
+    """Each name gets copies of its messages in order, with as few requests as there are different lists. One whose
+    queue is full holds up no other, and no copy that was made is asked for again."""
+    q = FanOut("q", upstream, 100, 100, Evaluator())
+    for name in (N, M, P):
+        q.add_name(name, FanOut(f"bus:q:{name.name}", upstream, 100, 100, Evaluator()))
+    for mid, names in ((1, {N, P}), (2, {N, M, P}), (3, {M}), (4, {N, P})):
+        q.messages[mid] = HeldMessage(q, mid, 1, mid, None, 1, unhandled=1, names=frozenset(names))
+    full = True
+    upstream.answers = lambda request: (
+        FULL if full and isinstance(request, CopyMessage) and "bus:q:m" in request.queues else request
+    )
+    upstream.copies.add(q, 1, 2, 3, 4)
+    await settled()
+    copies = [each for each in upstream.asked if isinstance(each, CopyMessage)]
+    assert sorted((sorted(each.queues), each.mids or [each.mid]) for each in copies) == [
+        (["bus:q:m"], [2]),
+        (["bus:q:m"], [2, 3]),
+        (["bus:q:n", "bus:q:p"], [1, 2, 4]),
+    ]
+    assert sorted(q.messages) == [2, 3]
+    full = False
+    asked = len(upstream.asked)
+    await trio.sleep(1.1)
+    copies = [each for each in upstream.asked[asked:] if isinstance(each, CopyMessage)]
+    assert [(each.queues, each.mids) for each in copies] == [(["bus:q:m"], [2, 3])]
+    assert q.messages == {}
 
 
 async def test_call_that_a_stopping_server_refuses(upstream: Scripted) -> None:
