@@ -196,7 +196,8 @@ def test_rights(shared_server: ServerProcess, producer: Wire, tmp_path: Path, q:
         assert f"bus:{other}" not in producer.ask(request("list-queues"))
         write_access(access, [principal("a", read=[other]), both, writer])
         reload(bus, signal.SIGHUP)
-        shared_server.until(lambda: f"bus:{other}:a:n" in producer.ask(request("list-queues")))
+        stats = request("queue-stats", f"<qid>bus:{other}:a:n</qid>")
+        shared_server.until(lambda: 'subscribers="1"' in producer.ask(stats))  # the bus has it, for the member
         push_one(producer, mine)
         sent = push_one(producer, other)
         assert got(plain, 1) == got(named, 1) == {sent: other}
