@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.servers.processes import PROJECT
 
+from qs_bus import patterns
 from qs_bus.conditions import BadCondition, Condition, Document, document, grammar, tokens
 
 PAGE = PROJECT / "docs" / "routing.md"
@@ -60,7 +61,7 @@ def test_routing_page_says_where_condition_is_refused(text: str, column: int) ->
 
 
 def test_routing_page_gives_bounds() -> None:
-    """The page has the bounds of conditions, and those of the payloads that they look into."""
+    """The page has the bounds of conditions, of the payloads that they look into, and of patterns."""
     told = " ".join(TEXT.split())
     for sentence in (
         f"It has at most {tokens.LONGEST} bytes",
@@ -68,6 +69,7 @@ def test_routing_page_gives_bounds() -> None:
         f"parentheses and brackets are at most {grammar.DEEPEST} inside one another",
         f"have {grammar.SOUGHT_BYTES} bytes together",
         f"more than {document.LEVELS} levels",
+        f"A subscription has at most {patterns._MOST} patterns",
     ):
         assert sentence in told, sentence
     assert (grammar.MOST_HEADERS, document.MARKS) == (4, 1_000_000)
