@@ -15,8 +15,9 @@ from .sources import SUFFIXES, Source, read_source
 
 QUICK = 16 * 1024
 """The most bytes of a payload that is checked where it is wanted."""
-_SLOW = 0.005
-"""Seconds of processor time after which a check shows that its schema is not quick."""
+_SLOW = 0.02
+"""Seconds of processor time after which a check shows that its schema is not quick: many times what such a check takes,
+as a busy machine may take several times as long."""
 LONGEST_NAME = 100
 """The most characters of a schema's name."""
 _log = logging.getLogger(__name__)

@@ -32,6 +32,8 @@ return [...document.querySelectorAll(".wide, figure")].filter(sideways).map((eac
 class Figures:
     """Stands in for the tables of Spark: two messages in each list."""
 
+    conditions = None
+
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
         row = {
             "queue": "orders", "mid": 1_760_000_000_000_000, "receives": 1000, "expired": 999, "released": 999,

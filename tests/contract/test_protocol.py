@@ -47,7 +47,7 @@ VALUES: dict[str, Any] = {
     "qid": "a/\N{GRINNING FACE} &c", "payload": b"\x00<&>\r\n", "queues": ["a", "é"], "mids": [1, 2],
     "dead_reason": "receives", "max_receives": 1000, "removed": frozenset(),
     "labels": {"operation": "<\r\n>"}, "headers": {"traceparent": "<\r\n>", "B": ""}, "priority": 9,
-    "order": "given", "limited": "rate",
+    "order": "given", "limited": "rate", "schema": "order.xsd", "match": "pattern",
 }  # fmt: skip
 ENTRIES = (Draft, Delivery, QueueOptions, QueueInfo, Figure, Claim, Part, Receipt)
 
@@ -211,9 +211,9 @@ TABLE: dict[str, tuple[str, str]] = {
     "queue-stats": ("", ("qid queues/queue queue/@new queue/@ready queue/@in-flight queue/@delayed queue/@bytes "
                     "queue/@oldest queue/@pushed queue/@delivered queue/@expired queue/@deleted queue/@storage "
                     "queue/@dead queue/@retired queue/@paused queue/@subscribers queue/@waiting "
-                    "queue/@limited")),
+                    "queue/@limited queue/@schema queue/@refused")),
     "server-stats": ("connections", "figures/figure figure/@name"),
-    "subscribe": ("prefetch visibility ack name", "qid queues/queue"),
+    "subscribe": ("prefetch visibility ack name where match", "qid queues/queue"),
     "unsubscribe": ("subscription", ""),
     "authenticate": ("", "token principal"),
     "ping": ("", ""),

@@ -73,6 +73,8 @@ NAMED: dict[str, st.SearchStrategy[Any]] = {
     "expires": st.integers(1, 10**15 - 1).map(lambda microseconds: microseconds / 10**6) | st.integers(1, 10**9 - 1),
     "headers": st.dictionaries(st.sampled_from(["a", "B", "content-type", "x.y_z-0", "a" * 64]), TEXT),
     "order": st.sampled_from(["oldest", "given"]), "limited": st.sampled_from(["max-in-flight", "rate"]),
+    "schema": st.from_regex("[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", fullmatch=True), "match": st.just("pattern"),
+    "where": st.text(XML_CHARACTERS, min_size=1, max_size=1024),
     "parts": POSITIVE, "labels": st.dictionaries(st.sampled_from(["le", "code", "operation"]), TEXT),
 }  # fmt: skip
 

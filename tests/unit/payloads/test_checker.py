@@ -35,19 +35,28 @@ def slow(make_schema: MakeSchema) -> PayloadSchema:
 @pytest.fixture
 def checker() -> Iterator[Checker]:
     """Yields a checker with a bound of 0.1 s; at the end no process of it may be left."""
-    before = children()
     made = Checker(seconds=0.1)
     yield made
     made.close()
-    assert children() == before
+    assert children() == set()
+
+
+_others: set[int] = set()
+"""Processes that other tests have started."""
+
+
+@pytest.fixture(autouse=True)
+def _no_others() -> None:
+    _others.clear()
+    _others.update(children())
 
 
 def children() -> set[int]:
-    """Returns the processes that this one has started, also those that have ended and were not waited for."""
-    found = set()
+    """Returns the processes that a test has started, also those that have ended and were not waited for."""
+    found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
         found.update(map(int, (task / "children").read_text().split()))
-    return found
+    return found - _others
 
 
 def descriptors() -> int:

@@ -12,7 +12,7 @@ from qs_payloads.plain_xsd import is_plain
 
 MakeSchema = Callable[..., PayloadSchema]
 LENGTH = 16_000
-BOUND = 0.005
+BOUND = 0.02
 """Seconds of processor time: the worst one was 1 ms. Others may have the caches of the processor at the same time."""
 PLAIN = {
     "a*b": "a", "[a-z]+[0-9]": "a", "[A-Z]{3}-[0-9]{4}": "A", "a+@b+": "a", r"[^@]+@[^.]+\..+": "a@", "(a|b)*c": "ab",
@@ -133,14 +133,14 @@ def test_long_payloads_are_not_quick(make_schema: MakeSchema) -> None:
 
 def test_a_slow_check_is_the_last_one(make_schema: MakeSchema, caplog: pytest.LogCaptureFixture) -> None:
     """After a check that took long the schema is not quick any more, and the log says so once."""
-    values = "".join(f'<xs:enumeration value="v{number}"/>' for number in range(5000))
+    values = "".join(f'<xs:enumeration value="v{number}"/>' for number in range(20_000))
     body = (
         f'<xs:simpleType name="v"><xs:restriction base="xs:string">{values}</xs:restriction></xs:simpleType>'
         + of_model(many("sequence", '<xs:element name="a" type="v" maxOccurs="unbounded"/>'))
     )
     schema = make_schema(body)
     assert schema.is_quick(LENGTH)
-    payload = b"<r>" + b"<a>v4999</a>" * 1300 + b"</r>"
+    payload = b"<r>" + b"<a>v19999</a>" * 1200 + b"</r>"
     assert schema.fault(payload) is None
     assert not schema.is_quick(1)
     assert schema.fault(payload) is None
