@@ -31,6 +31,8 @@ _BASE = "qs-schemas:///"
 _LINES = 65535
 """libxml2 has no greater number of a line in a tree."""
 _DOCTYPE = re.compile(r"\ufeff?(?:[ \t\r\n]++|<\?.*?\?>|<!--.*?-->)*+<!DOCTYPE", re.DOTALL)
+_STEP = re.compile(r"(?:([^:@/\[\]]+):)?([^:@/\[\]]+)(?:\[([0-9]+)\])?")
+"""Matches a step of a path: its prefix, its name or an asterisk, and its place among elements of that name."""
 _SUBJECT = re.compile(r"Element '(?:\{[^}]*\})?([^']*)'(?:, attribute '(?:\{[^}]*\})?([^']*)')?: ")
 _NAMESPACE = re.compile(r"(?<=['( ])\{[^{}'\s]*\}(?=\w)")
 _FACET = re.compile(r"\[facet '[^']*'\] (The value )?")
@@ -153,13 +155,35 @@ def _of_entry(entry: Any, root: Any) -> PayloadFault:
     subject = _SUBJECT.match(message)
     element, attribute = ("", None) if subject is None else subject.groups()
     line: int | None = entry.line or None
-    if root is not None and (found := root.xpath(entry.path) if entry.path else None):
-        element, line = _path(found[0]) or element, found[0].sourceline or line
+    if root is not None and entry.path:
+        found = _element_at(root, entry.path)
+        element, line = _path(found) or element, found.sourceline or line
     if line is not None and line >= _LINES:
         line = None
     if attribute is not None:
         element = f"{element}/@{attribute}"
     return PayloadFault(line, element, _reason(message if subject is None else message[subject.end() :]))
+
+
+def _element_at(root: Any, path: str) -> Any:
+    """Returns the element that libxml2 names by a path, or the one above it that can be found. The path is no XPath
+    that could be evaluated: nothing tells what its prefixes mean, and an element may give one of them another meaning
+    than its parent does."""
+    element = root
+    for step in path.split("/")[2:]:
+        name = _STEP.fullmatch(step)
+        if name is None:  # an attribute
+            break
+        prefix, local, number = name.groups()
+        children = [
+            child for child in element.iterchildren(etree.Element)
+            if local == "*" or (child.prefix == prefix and etree.QName(child).localname == local
+                                and (prefix is not None or child.tag == local))
+        ]  # fmt: skip
+        if len(children) < (at := int(number or 1)):
+            break
+        element = children[at - 1]
+    return element
 
 
 def _reason(message: str) -> str:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +88,43 @@ def test_namespaces_are_left_out(make_schema: Callable[..., PayloadSchema]) -> N
     fault = schema.fault(b'<a><b xmlns="urn:y"/></a>')
     assert fault is not None
     assert (fault.element, "{urn:y}" in fault.reason) == ("b", False)
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        ("<p:order xmlns:p='urn:a'/>", "element 'order': no matching global declaration"),
+        ("<order><p:x xmlns:p='urn:a'/></order>", "element 'x': this element is not expected"),
+        (
+            "<order><total>1</total><items><item><price>1</price></item>\n<item><p:x xmlns:p='a'/></item></items></order>",
+            "line 2, element 'items/item[2]/x': this element is not expected",
+        ),
+        (
+            "<order><total>1</total><items><!-- a --><item><price>1</price></item>\n<x xmlns='urn:a'/></items></order>",
+            "line 2, element 'items/x': this element is not expected",
+        ),
+        ("<order><total>1</total><items xmlns:p='urn:a' p:n='1'/></order>", "element 'items/@n': the attribute"),
+    ],
+)  # fmt: skip
+def test_faults_of_elements_in_namespaces(order: PayloadSchema, payload: str, told: str) -> None:
+    """An element is found by its place, whatever the prefixes of the payload mean, and wherever they are declared."""
+    assert told in str(order.fault(payload.encode()))
+
+
+def test_prefixes_that_change(tmp_path: Path) -> None:
+    """An element is told apart from those beside it that have its name under another prefix."""
+    (tmp_path / "a.xsd").write_text(
+        '<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema" targetNamespace="urn:a" elementFormDefault="qualified">'
+        '<xs:element name="a"><xs:complexType><xs:sequence><xs:element name="b" type="xs:int" maxOccurs="9"/>'
+        "</xs:sequence></xs:complexType></xs:element></xs:schema>"
+    )
+    schema = find_schema(tmp_path, "a")
+    for payload in (
+        "<p:a xmlns:p='urn:a'><p:b>1</p:b><q:b xmlns:q='urn:a'>1</q:b>\n<p:b>x</p:b></p:a>",
+        "<p:a xmlns:p='urn:a'><p:b>1</p:b><p:b>1</p:b>\n<q:b xmlns:q='urn:a'>x</q:b></p:a>",
+        "<a xmlns='urn:a'><b>1</b><b>1</b>\n<b>x</b></a>",
+    ):
+        assert str(schema.fault(payload.encode())).startswith("line 2, element 'b[3]': 'x' is not"), payload
 
 
 @pytest.mark.parametrize("count", [10, 3000, 30_000])
