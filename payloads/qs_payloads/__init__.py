@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from .faults import NoSuchSchemaError as NoSuchSchemaError
     from .faults import PayloadFault as PayloadFault
     from .faults import SchemaError as SchemaError
+    from .faults import UncheckedError as UncheckedError
     from .schemas import PayloadSchema as PayloadSchema
     from .schemas import Schemas as Schemas
     from .schemas import find_schema as find_schema
 
 _WHERE = {
     "Checker": "checker", "NoSuchSchemaError": "faults", "PayloadFault": "faults", "SchemaError": "faults",
+    "UncheckedError": "faults",
     "PayloadSchema": "schemas", "Schemas": "schemas", "find_schema": "schemas",
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .faults import UncheckedError
 from .process import Process
 
 if TYPE_CHECKING:
@@ -29,13 +30,18 @@ class Checker:
         self._idle: list[Process] = []
         self._closed = False
 
-    def check(self, schema: "PayloadSchema", payloads: Sequence[bytes]) -> "tuple[int, PayloadFault] | None":
+    def check(
+        self, schema: "PayloadSchema", payloads: Sequence[bytes], stop: threading.Event | None = None
+    ) -> "tuple[int, PayloadFault] | None":
         """Checks payloads. Blocks. Returns the first fault and the index of its payload, None if all are valid.
 
-        A payload that cannot be checked within the bounds has a fault that says so. Raises OSError if no process can be
-        started.
+        A payload that cannot be checked within the bounds has a fault that says so. stop: set when nobody waits for the
+        check any more: one that has not begun is not made, so that others get its turn. Raises OSError if no process
+        can be started, and UncheckedError if the check was not made.
         """
         with self._slots:
+            if stop is not None and stop.is_set():
+                raise UncheckedError("as nobody waits for the check any more")
             process = self._take()
             try:
                 return process.check(schema.source, payloads, self._seconds)

@@ -1,5 +1,7 @@
 """Queues with a schema on a real server: what comes in, what is refused, and what says so."""
 
+import os
+import resource
 import shutil
 import signal
 from collections.abc import Iterator
@@ -306,3 +308,20 @@ def test_a_schema_that_takes_long(tmp_path: Path) -> None:
             answer = wire.line()
         assert (code(answer), "could not be checked" in answer) == (422, True), answer
         client.push("slow", "<e><v>xxxy</v></e>")
+
+
+def test_no_process_can_be_started(tmp_path: Path, schemas: Path) -> None:
+    """A server that cannot start the process of a check says so, and nothing of the disk; nothing is stored."""
+    with started(tmp_path / "root", "--schemas", str(schemas)) as (server, client):
+        client.new_queue("orders", schema="order")
+        soft, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        # As many as are open: pipes to a process get no descriptors.
+        taken = {int(name) for name in os.listdir(f"/proc/{server.process.pid}/fd")}
+        free = min(set(range(len(taken) + 1)) - taken)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (free, hard))
+        with pytest.raises(Unavailable, match="no process can be started that checks payloads"):
+            client.push("orders", LARGE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert held(client, "orders") == 0
+        client.push("orders", LARGE)
+        assert held(client, "orders") == 1

@@ -4,6 +4,8 @@ Each operation can be repeated without harm, for example after its answer was lo
 separate for each principal.
 """
 
+from functools import partial
+
 import qs_schemas as wire
 from qs_schemas import Message, errors
 from qs_serving.access.caller import NotAllowedError
@@ -104,7 +106,7 @@ def stage_messages(service: Service, request: wire.StageMessages) -> Message | A
 
 
 def _stage_checked(service: Service, request: wire.StageMessages, drafts: list[Draft]) -> Answer:
-    options = service.storage.queue(qid_of(request)).options
+    options = partial(service.storage.options, qid_of(request))
     yield from service.door.checked(qid_of(request), options, [draft.payload for draft in drafts])
     return _stage(service, request, drafts)
 

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
-from qs_payloads import Checker, NoSuchSchemaError, PayloadFault, PayloadSchema, Schemas
+from qs_payloads import Checker, NoSuchSchemaError, PayloadFault, PayloadSchema, Schemas, UncheckedError
+from qs_storage.disk import reason_of
 from qs_storage.engine import Options, StorageError, UnavailableError
 
 from ..broker.jobs import Call, Pause
@@ -71,17 +72,23 @@ class Door:
         """Tells whether so many payloads of so many bytes together can be checked at once. UnavailableError."""
         return self._schema(qid, name).is_quick(size + _EACH * count)
 
-    def checked(self, qid: str, options: Options, payloads: Sequence[bytes]) -> Generator[Pause, object, None]:
-        """Checks payloads that are to come into a queue. Pauses while a process checks what may take long.
+    def checked(
+        self, qid: str, options: Callable[[], Options], payloads: Sequence[bytes]
+    ) -> Generator[Pause, object, None]:
+        """Checks payloads that are to come into a queue. Pauses while a process checks what may take long. options:
+        returns those that the queue has now: its schema may change during a pause, and then that one decides.
         InvalidPayloadError, UnavailableError."""
-        schema = self._schema(qid, options.schema)
-        if schema.is_quick(sum(map(len, payloads)) + _EACH * len(payloads)):
-            self._refuse(qid, options.schema, len(payloads), _first_fault(schema, payloads))
-            return
-        assert self._checker is not None  # noqa: S101 - given with the schemas
-        call: Call[Found] = Call(partial(self._check, schema, payloads))
-        yield Pause(call=call)
-        self._refuse(qid, options.schema, len(payloads), call.result())
+        checked = ""
+        while (name := options().schema) != checked and name:
+            schema = self._schema(qid, name)
+            if schema.is_quick(sum(map(len, payloads)) + _EACH * len(payloads)):
+                found = _first_fault(schema, payloads)
+            else:
+                call: Call[Found] = Call(partial(self._check_for, qid, schema, payloads))
+                yield Pause(call=call)
+                found = call.result()
+            self._refuse(qid, name, len(payloads), found)
+            checked = name
 
     def check_now(self, qid: str, options: Options, payloads: Sequence[bytes]) -> None:
         """Checks payloads for which `is_quick` is true. InvalidPayloadError, UnavailableError."""
@@ -101,9 +108,21 @@ class Door:
         self._count(qid)
         return f"the schema {options.schema!r} refuses it: {fault}"
 
-    def _check(self, schema: PayloadSchema, payloads: Sequence[bytes], stop: object = None) -> Found:
+    def _check(self, schema: PayloadSchema, payloads: Sequence[bytes], stop: threading.Event | None = None) -> Found:
         assert self._checker is not None  # noqa: S101 - given with the schemas
-        return self._checker.check(schema, payloads)
+        return self._checker.check(schema, payloads, stop)
+
+    def _check_for(self, qid: str, schema: PayloadSchema, payloads: Sequence[bytes], stop: threading.Event) -> Found:
+        """Checks what a client waits for. UnavailableError, also for an error of the system, which would be taken for
+        one of the disk."""
+        try:
+            return self._check(schema, payloads, stop)
+        except UncheckedError:  # the server stops, or the client has gone
+            raise UnavailableError(f"nothing was stored in queue {qid!r}: the check was given up") from None
+        except OSError as error:
+            why = f"no process can be started that checks payloads by the schema {schema.name!r}: {reason_of(error)}"
+            _logger.error("queue %r: %s", qid, why)
+            raise UnavailableError(f"nothing was stored in queue {qid!r}, as {why}; try again later") from None
 
     def _refuse(self, qid: str, name: str, count: int, found: Found) -> None:
         if found is not None:

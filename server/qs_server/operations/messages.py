@@ -61,7 +61,7 @@ def _pushed(request: wire.PushMessage, mids: list[int]) -> Message:
 
 def _push_checked(service: Service, request: wire.PushMessage, drafts: list[Draft]) -> Answer:
     qid = request.qid or ""
-    options = service.storage.queue(qid).options
+    options = partial(service.storage.options, qid)
     yield from service.door.checked(qid, options, [draft.payload for draft in drafts])
     return _pushed(request, service.storage.queue(qid).push(drafts))
 
@@ -325,15 +325,14 @@ def check_stored(service: Service, qid: str, mid: int, into: Iterable[str]) -> G
     """Checks that a message may come into other queues, by their schemas. NoSuchMessageError, also for a message that a
     claim holds; InvalidPayloadError."""
     for target in into:
-        options = service.storage.queue(target).options
-        if options.schema:
+        if service.storage.options(target).schema:
             service.spent += _PEEK
             found = _peek(service.storage.queue(qid), mid)
             if found is None:
                 raise NoSuchMessageError(
                     f"queue {qid!r} has no message {mid} that can be read: it is not there, or a claim holds it"
                 )
-            yield from service.door.checked(target, options, [found.payload or b""])
+            yield from service.door.checked(target, partial(service.storage.options, target), [found.payload or b""])
 
 
 def _copy_list(service: Service, qid: str, mids: Iterable[int | wire.Receipt], queues: Sequence[str]) -> Answer:

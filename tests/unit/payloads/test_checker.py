@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from qs_payloads import Checker, PayloadFault, PayloadSchema, Schemas
+from qs_payloads import Checker, PayloadFault, PayloadSchema, Schemas, UncheckedError
 from qs_payloads.checker import PROCESSES
 from qs_payloads.process import Process
 
@@ -230,6 +230,19 @@ def test_a_process_that_does_not_run(slow: PayloadSchema) -> None:
         assert not process.is_usable
     finally:
         process.close()
+
+
+def test_nobody_waits_for_a_check(slow: PayloadSchema, checker: Checker) -> None:
+    """A check for which nobody waits any more is not made when its turn comes: no process is started for it."""
+    stop = threading.Event()
+    assert checker.check(slow, [GOOD], stop) is None
+    before = children()
+    for child in before:
+        os.kill(child, signal.SIGKILL)
+    stop.set()
+    with pytest.raises(UncheckedError, match="nobody waits"):
+        checker.check(slow, [GOOD], stop)
+    assert children() <= before
 
 
 def test_after_close(slow: PayloadSchema, checker: Checker) -> None:
