@@ -25,6 +25,7 @@ _PASSED = 2000
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _TOO_LARGE = PayloadFault(None, "", "has a number that is too large")
+_TOO_DEEP = PayloadFault(None, "", "is nested too deeply")
 
 
 class JsonSchema:
@@ -69,6 +70,8 @@ class JsonSchema:
             self._validator.validate(document)
         except self._invalid as error:
             return _of_error(error, text)
+        except ValueError:  # the library reads some 250 levels of what the schema looks at
+            return _TOO_DEEP
         return None
 
 
@@ -101,7 +104,7 @@ def _parsed(payload: bytes) -> tuple[str, Any]:
         reason = f"is no JSON, column {error.colno}: {error.msg}"
         raise _NoJsonError(PayloadFault(error.lineno, "", reason)) from None
     except RecursionError:
-        raise _NoJsonError(PayloadFault(None, "", "is nested too deeply")) from None
+        raise _NoJsonError(_TOO_DEEP) from None
     except ValueError:  # Python reads whole numbers of some thousand digits at most
         raise _NoJsonError(_TOO_LARGE) from None
     if _SURROGATE.search(text) is not None:

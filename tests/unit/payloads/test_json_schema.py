@@ -56,6 +56,13 @@ def test_valid(order: PayloadSchema) -> None:
         assert order.fault(payload.encode()) is None
 
 
+def test_too_deep_for_the_library(make_schema: MakeSchema) -> None:
+    """The library reads some 250 levels of what the schema looks at; more is a fault of the payload."""
+    schema = make_schema('{"additionalProperties": {"type": "string"}}')
+    for levels, told in ((100, "is not of type"), (300, "is nested too deeply")):
+        assert told in str(schema.fault(f'{{"x": {"[" * levels}{"]" * levels}}}'.encode()))
+
+
 def test_not_utf_8(order: PayloadSchema) -> None:
     """JSON is UTF-8."""
     assert str(order.fault(b'\n{"items": "\xff"}')) == "line 2: is not UTF-8 at byte 12"

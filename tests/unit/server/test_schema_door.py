@@ -78,3 +78,15 @@ def test_no_process_can_be_started(tmp_path: Path, caplog: pytest.LogCaptureFixt
         next(checking)
     assert "Resource temporarily unavailable" in caplog.text
     assert door.refused == {}
+
+
+def test_a_library_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A payload on which a library fails is none that can be pushed together with those of others."""
+    is_valid = door_with(tmp_path, FakeChecker()).quick_check("q", "a")
+    assert (is_valid(b"<a/>"), is_valid(b"<b/>")) == (True, False)
+
+    def fail(schema: PayloadSchema, payload: bytes) -> None:
+        raise ValueError("the library fails")
+
+    monkeypatch.setattr(PayloadSchema, "fault", fail)
+    assert not is_valid(b"<a/>")
