@@ -74,6 +74,8 @@ class Schemas:
         """Reads no file: `reload` does. directory: the only one from which files are read."""
         self.directory = Path(directory)
         self._by_file: dict[str, PayloadSchema] = {}
+        self._unusable: frozenset[str] = frozenset()
+        """The files that are there, and that never could be used."""
 
     @property
     def names(self) -> list[str]:
@@ -86,8 +88,13 @@ class Schemas:
 
         Raises NoSuchSchemaError, also for a name that an XSD and a JSON Schema have, and a name that is none.
         """
-        by_file = self._by_file
-        return by_file[_file_of(name, by_file)]
+        by_file, unusable = self._by_file, self._unusable
+        try:
+            return by_file[_file_of(name, by_file)]
+        except NoSuchSchemaError as error:
+            for file in unusable.intersection((name, *(name + suffix for suffix in SUFFIXES))):
+                raise NoSuchSchemaError(f"{file} cannot be used: the log of the server says why") from error
+            raise
 
     def reload(self) -> list[str]:
         """Reads the directory again; the first time too. Returns a text for each file that does not compile, which
@@ -108,7 +115,7 @@ class Schemas:
                     texts.append(str(error))
                     if earlier is not None:
                         found[file] = earlier
-        self._by_file = found
+        self._by_file, self._unusable = found, frozenset(files).difference(found)
         return texts
 
 
@@ -154,7 +161,11 @@ def find_schema(directory: str | os.PathLike[str], name: str) -> PayloadSchema:
 
     Raises NoSuchSchemaError, SchemaError, OSError.
     """
-    file = _file_of(name, _schema_files(directory))
+    files = _schema_files(directory)
+    if not files:
+        where = os.path.abspath(directory)
+        raise NoSuchSchemaError(f"there is no schema {shortened(repr(name), 120)}: the directory {where} has none")
+    file = _file_of(name, files)
     return PayloadSchema(name, read_source(Path(directory), file))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qs_payloads import Checker, NoSuchSchemaError, PayloadFault, Schemas
+from qs_payloads import Checker, NoSuchSchemaError, PayloadFault, Schemas, find_schema
 
 XSD = """<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema">
   <xs:element name="order">
@@ -36,6 +36,29 @@ def test_names(tmp_path: Path) -> None:
     for name in ("ordre", "../order", ".hidden", "", "notes.txt", "o" * 1000):
         with pytest.raises(NoSuchSchemaError, match=r"there are: bill\.json, bill\.xsd, order$"):
             schemas.get(name)
+
+
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    """Who asks for a schema whose file is there reads that it cannot be used, and not that there is none."""
+    (tmp_path / "order.xsd").write_text("<broken")
+    schemas = Schemas(tmp_path)
+    assert len(schemas.reload()) == 1
+    for name in ("order", "order.xsd"):
+        with pytest.raises(NoSuchSchemaError, match=r"^order\.xsd cannot be used: the log of the server says why$"):
+            schemas.get(name)
+    with pytest.raises(NoSuchSchemaError, match=r"^there is no schema 'order\.json'; there are: none$"):
+        schemas.get("order.json")
+    (tmp_path / "order.xsd").unlink()
+    assert schemas.reload() == []
+    with pytest.raises(NoSuchSchemaError, match=r"there are: none$"):
+        schemas.get("order")
+
+
+def test_a_directory_without_schemas_is_named(tmp_path: Path) -> None:
+    """Who looks for a schema in the wrong directory reads which one it was."""
+    with pytest.raises(NoSuchSchemaError) as raised:
+        find_schema(tmp_path, "order")
+    assert str(raised.value) == f"there is no schema 'order': the directory {tmp_path} has none"
 
 
 def test_reload_keeps_what_does_not_compile_any_more(tmp_path: Path) -> None:
