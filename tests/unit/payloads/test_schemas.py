@@ -39,7 +39,7 @@ def test_names(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """Who asks for a schema whose file is there reads that it cannot be used, and not that there is none."""
+    """A schema whose file is there but cannot be used is told as that, and not as one that is not there."""
     (tmp_path / "order.xsd").write_text("<broken")
     schemas = Schemas(tmp_path)
     assert len(schemas.reload()) == 1
@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_schemas_is_named(tmp_path: Path) -> None:
-    """Who looks for a schema in the wrong directory reads which one it was."""
+    """A directory without any schema is named, because it may be the wrong one."""
     with pytest.raises(NoSuchSchemaError) as raised:
         find_schema(tmp_path, "order")
     assert str(raised.value) == f"there is no schema 'order': the directory {tmp_path} has none"

@@ -1,4 +1,4 @@
-"""What the door of the server does while a process checks, and when none can be started."""
+"""The door of the server while a process checks payloads, and when no process can be started."""
 
 import errno
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def test_no_process_can_be_started(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_a_library_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A payload on which a library fails is none that can be pushed together with those of others."""
+    """A payload on which a library fails is not pushed together with those of others."""
     is_valid = door_with(tmp_path, FakeChecker()).quick_check("q", "a")
     assert (is_valid(b"<a/>"), is_valid(b"<b/>")) == (True, False)
 
