@@ -108,7 +108,7 @@ def stage_messages(service: Service, request: wire.StageMessages) -> Message | A
 def _stage_checked(service: Service, request: wire.StageMessages, drafts: list[Draft]) -> Answer:
     options = partial(service.storage.options, qid_of(request))
     yield from service.door.checked(qid_of(request), options, [draft.payload for draft in drafts])
-    return _stage(service, request, drafts)
+    return (yield from in_room(lambda: _stage(service, request, drafts)))
 
 
 def _stage(service: Service, request: wire.StageMessages, drafts: list[Draft]) -> Message:

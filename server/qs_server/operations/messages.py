@@ -63,7 +63,8 @@ def _push_checked(service: Service, request: wire.PushMessage, drafts: list[Draf
     qid = request.qid or ""
     options = partial(service.storage.options, qid)
     yield from service.door.checked(qid, options, [draft.payload for draft in drafts])
-    return _pushed(request, service.storage.queue(qid).push(drafts))
+    # The check is not made again because a step lacks room.
+    return _pushed(request, (yield from in_room(lambda: service.storage.queue(qid).push(drafts))))
 
 
 def drafts_of(service: Service, request: wire.PushMessage) -> list[Draft]:

@@ -338,7 +338,7 @@ def _redrive_checked(service: Service, qid: str, goals: Sequence[tuple[int, str]
             yield from check_stored(service, qid, mid, [target])
         except InvalidPayloadError as error:
             raise InvalidPayloadError(f"message {mid} of queue {qid!r}: {error}") from None
-    return _move(service, qid, goals)
+    return (yield from in_room(lambda: _move(service, qid, goals)))
 
 
 def _move(service: Service, qid: str, goals: Sequence[tuple[int, str]]) -> Message:
