@@ -71,12 +71,12 @@ def cut(at_work: World) -> str:
     assert proxy is not None
     how = at_work.rng.choice(("it stands still", "it stands still, then breaks", "it breaks"))
     if "still" in how:
-        proxy.freeze()
+        proxy.stall()
         pass_time(at_work.rng.uniform(0, 0.3))
     if "breaks" in how:
-        proxy.reset()
+        proxy.cut()
     if "still" in how:
-        proxy.thaw()
+        proxy.resume()
     return f"the network: {how}"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
-from support.faults import cutting
+from qs_testing.proxy import Proxy
 from support.storage.sqs import (
     HASTY,
     LONG,
@@ -417,15 +417,15 @@ def test_not_there_at_the_start(tmp_path: Path, server: SqsServer) -> None:
 @pytest.mark.usefixtures("_credentials")
 def test_slow(tmp_path: Path, server: SqsServer) -> None:
     """An endpoint that hangs is given up after so many attempts, each as long as an answer may take."""
-    with cutting(server) as proxy:
+    with Proxy(server.host, server.port) as proxy:
         policy = replace(HASTY, attempts=2, read_timeout=0.2)
         engine = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=replace(HASTY, read_timeout=LONG))
         engine.create("q", Options())
         hasty = sqs_engine(tmp_path, f"http://{proxy.host}:{proxy.port}", policy=policy, prefix=engine._prefix)
-        proxy.freeze()
+        proxy.stall()
         with pytest.raises(RemoteError, match="does not answer, after 2 attempts: Read timeout"):
             push(hasty, b"x")
-        proxy.thaw()
+        proxy.resume()
         [mid] = push(engine, b"y")
         assert mid in [message.mid for message in wait(engine)]
         engine.close()

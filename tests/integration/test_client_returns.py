@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
+from qs_testing.proxy import Proxy
 from support.clients.every_client import both, run
 from support.clients.scripted_server import GIVE_UP, Conversation, answering, scripted
-from support.faults import cutting
 
 from qs_client import AsyncQueueClient, Delivery, Message, ProtocolMismatch, QueueClient, ReleaseMessage
 from qs_client.skimming import Skim
@@ -42,17 +42,17 @@ def test_cancelled_while_messages_are_on_their_way(backend: str, call: str, clie
     async def main() -> None:
         async with AsyncQueueClient(network.host, network.port, timeout=GIVE_UP) as cancelled:
             await cancelled.ping()
-            network.freeze()
+            network.stall()
             async with anyio.create_task_group() as group:
                 group.start_soon(LEFT[call], cancelled, qid, mids[0])
                 await anyio.wait_all_tasks_blocked()
                 group.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True):
-                    await anyio.to_thread.run_sync(network.thaw)
+                    await anyio.to_thread.run_sync(network.resume)
             assert_nothing_in_flight(client, qid, COUNT)
             await cancelled.ping()
 
-    with cutting(client) as network:
+    with Proxy(client.host, client.port) as network:
         run(backend, main)
 
 

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from qs_testing.proxy import Proxy
+
 from qs_client import BusClient
 from support.bus.clients import SAID, FileJournal, Journal, Publisher, Subscriber, Where, headers_of, subscribe
 from support.clients.documents import new_queue, request
-from support.faults import CutProxy, pass_time
+from support.faults import pass_time
 from support.servers.processes import FAST, WITH_SUPPORT, BusProcess, ServerProcess, Wire, lasting_port
 
 QUEUES = ("a", "b")
@@ -129,7 +131,7 @@ class World:
     rng: random.Random
     server: ServerProcess
     bus: BusProcess
-    proxy: CutProxy | None
+    proxy: Proxy | None
     process: SubscriberProcess
     staying: list[Journal]
     names: list[Journal]
@@ -312,7 +314,7 @@ def world(
     rng = random.Random(seed)
     with contextlib.ExitStack() as stack:
         server = _server(folder, flags)
-        proxy = stack.enter_context(contextlib.closing(CutProxy(server))) if proxied else None
+        proxy = stack.enter_context(Proxy(server.host, server.port)) if proxied else None
         told = ("-q", "a,b") if monitored else ()
         bus = BusProcess(proxy or server, *told, port=lasting_port(), log=folder / "bus.log")
         clients = Clients(Where(bus.host, bus.port), folder, rng)
