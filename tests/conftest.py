@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support.servers.forked import end_forking
 from support.servers.processes import ServerProcess, serving
+
+from qs_testing.forking import end_forking
 
 if TYPE_CHECKING:
     from support.storage.postgres import Database, Postgres

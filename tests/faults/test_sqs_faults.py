@@ -10,7 +10,6 @@ from typing import Any
 
 import boto3
 import pytest
-from qs_testing.proxy import Proxy
 from support.storage.sqs import (
     HASTY,
     LONG,
@@ -37,6 +36,7 @@ from qs_storage.engine import (
 )
 from qs_storage.remote.sqs import SqsEngine
 from qs_storage.vsqs import micros
+from qs_testing.proxy import Proxy
 
 THROTTLED = RefusedError(400, "ThrottlingException")
 BROKEN = RefusedError(500, "InternalFailure")

@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
-from qs_testing.proxy import Proxy
 from support.clients.every_client import both, run
 from support.clients.scripted_server import GIVE_UP, Conversation, answering, scripted
 
 from qs_client import AsyncQueueClient, Delivery, Message, ProtocolMismatch, QueueClient, ReleaseMessage
 from qs_client.skimming import Skim
 from qs_client.waiting import LINGER
+from qs_testing.proxy import Proxy
 
 COUNT = 10
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from qs_testing.proxy import Proxy
-
 from qs_client import BusClient
+from qs_testing.proxy import Proxy
 from support.bus.clients import SAID, FileJournal, Journal, Publisher, Subscriber, Where, headers_of, subscribe
 from support.clients.documents import new_queue, request
 from support.faults import pass_time

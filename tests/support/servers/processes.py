@@ -7,52 +7,22 @@ import contextlib
 import itertools
 import os
 import random
-import re
-import select
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
-from qs_storage.watch import CREATE, DELETE, MOVED_FROM, MOVED_TO, Inotify
-from support.servers.forked import ForkedProcess, forking
-
-WITHIN = 20
-"""Seconds: only a failure waits that long."""
-_MODIFY = 0x2  # inotify(7)
-_ANY = _MODIFY | CREATE | MOVED_FROM | MOVED_TO | DELETE
-
-
-def until(condition: Callable[[], object], *directories: Path, within: float = WITHIN) -> None:
-    """Returns once the condition holds. The condition is asked at once, and again when a file in one of the directories
-    has been made, written, renamed or removed: such a change must follow whatever makes the condition true. Raises
-    AssertionError after `within` seconds."""
-    watch = Inotify()
-    try:
-        for directory in directories:
-            watch.add(str(directory), _ANY)
-        changes = select.poll()
-        changes.register(watch.fd, select.POLLIN)
-        end = time.monotonic() + within
-        while not condition():
-            left = end - time.monotonic()
-            assert left > 0, f"it does not come within {within:g} s"
-            if changes.poll(left * 1000):
-                watch.events()
-    finally:
-        watch.close()
-
+from qs_testing.forking import forking
+from qs_testing.programs import WITHIN, Program, until
 
 PROJECT = Path(__file__).resolve().parents[3]
 SCRIPT = PROJECT / "scripts" / "queue-server.py"
 COMMAND = [sys.executable, str(SCRIPT)]
 WITH_SUPPORT = {**os.environ, "PYTHONPATH": str(PROJECT / "tests")}
 """The environment of a process that runs a module of this package: `python -m support.NAME`."""
-READY_WITHIN = 30
 FAST = ("--durability", "none")
 
 
@@ -63,63 +33,7 @@ class Address(Protocol):
     port: int
 
 
-class Listening:
-    """A program that listens, as a process forked from one that has imported `modules`. name: the program's name in
-    texts. host and port are known once the constructor returns; `log()` is its stderr."""
-
-    name: str
-    modules: Sequence[str]
-
-    def __init__(self, script: Path, flags: Sequence[str], port: int, log: Path) -> None:
-        self._script = script
-        self._flags = flags
-        self._log = log
-        self.host, self.port = "127.0.0.1", port
-        self.start()
-
-    def start(self) -> None:
-        """Starts the program, or starts it again after it has ended: on the same port, with the same flags and the same
-        log."""
-        with self._log.open("ab") as log:
-            self.process = self._launch([*self._flags, "--port", str(self.port)], log)
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().decode()
-        ready = re.fullmatch(r"listening on (.+):(\d+)\n", line)
-        if ready is None:
-            self.wait()
-            raise AssertionError(f"the {self.name} did not start: {line!r}\n{self.log()}")
-        self.host, self.port = ready.group(1), int(ready.group(2))
-
-    def _launch(self, flags: list[str], log: BinaryIO) -> "ForkedProcess | subprocess.Popen[bytes]":
-        """Starts the process. log: the file for its stderr; its stdout is a pipe."""
-        return forking(*self.modules).start(self._script, *flags, log=log)
-
-    def log(self) -> str:
-        return self._log.read_text()
-
-    def until_logged(self, text: str, times: int = 1) -> None:
-        """Waits until the text is in the log `times` times."""
-        until(lambda: self.log().count(text) >= times, self._log.parent)
-
-    def connect(self, timeout: float = 20) -> socket.socket:
-        return socket.create_connection((self.host, self.port), timeout)
-
-    def kill(self) -> None:
-        """Ends the process at once, with SIGKILL."""
-        self.process.kill()
-        self.wait()
-
-    def stop(self, sig: int = signal.SIGTERM) -> int:
-        """Sends a signal that stops the process. Returns its exit code."""
-        self.process.send_signal(sig)  # Popen sends nothing to a process that has ended
-        return self.wait()
-
-    def wait(self) -> int:
-        """Returns the exit code, once the process has ended. Raises subprocess.TimeoutExpired if it does not end
-        within READY_WITHIN."""
-        code = self.process.wait(READY_WITHIN)
-        self.process.stdout.close()
-        return code
+Listening = Program
 
 
 class ServerProcess(Listening):

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.servers.forked import ForkedProcess, Forking
+
+from qs_testing.forking import ForkedProcess, Forking
 
 SHOWS = """
 import json, os, signal, sys

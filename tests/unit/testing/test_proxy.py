@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from qs_testing.proxy import Proxy
 from support.clients.documents import PING, push
+
+from qs_testing.proxy import Proxy
 
 ANSWER = b'<qs xmlns="u" type="response"><op><push-message/></op><qid>q</qid><mid>1</mid></qs>\r\n'
 PONG = b'<qs xmlns="u" type="response"><op><ping/></op></qs>\r\n'

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from qs_testing.inside import Faults
-from qs_testing.unsynced import Unsynced
 from support.power_loss.disk import RECORDED, RecordingDisk, everything_recorded
 from support.power_loss.file_system import FileSystem, lay_out, power_loss
 from support.power_loss.nodes import NOTHING
 
 from qs_storage.disk import Disk
+from qs_testing.inside import Faults
+from qs_testing.unsynced import Unsynced
 
 Tree = dict[str, tuple[bytes | None, dict[str, bytes]]]
 NAMES = ["a", "b", "c"]

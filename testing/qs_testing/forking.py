@@ -1,13 +1,18 @@
 """Starts Python programs as forks of a process that has imported their modules already: a start takes a tenth of the
 processor time, most of which goes into imports. The program runs in a process of its own, with its own id, arguments,
-environment and standard streams, and is stopped or killed like any other. This file is run in the process that
-forks."""
+environment and standard streams, and is stopped or killed like any other.
 
+Nothing is left behind: when the tests' process ends, however it ends, the process that forks kills what it has started,
+removes the folders that it was told of, and ends. This file is run in the process that forks."""
+
+import contextlib
+import ctypes
 import gc
 import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +22,7 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO
 
+_PR_SET_PDEATHSIG = 1
 _ORDER = 1 << 17
 """Bytes of the largest order: arguments and the environment."""
 
@@ -71,29 +77,38 @@ class ForkedProcess:
 
 
 class Forking:
-    """A process that has imported some modules, and forks. It ends with the tests' process."""
+    """A process that has imported some modules, and forks. It ends with the tests' process, and with it ends all that
+    it has started. A Ctrl-C in the terminal does not reach it: the tests end what they have started."""
 
     def __init__(self, *modules: str) -> None:
         self._lock = threading.Lock()  # some tests start servers in threads
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: S603 - our own file
                 [sys.executable, __file__, str(theirs.fileno()), *modules],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=True,
             )
 
-    def start(self, script: Path, *arguments: str, log: BinaryIO, **variables: str) -> ForkedProcess:
-        """Runs a script in a new process, with the present environment and directory, and without an input. log: a file
-        for its stderr; variables: are added to the environment."""
-        given = {"argv": [str(script), *arguments], "environ": {**os.environ, **variables}, "cwd": os.getcwd()}
+    def start(self, script: Path | str, *arguments: str, log: BinaryIO, **variables: str) -> ForkedProcess:
+        """Runs a program in a new process, with the present environment and directory, and without an input. script:
+        the path of a script, or the name of a module; log: a file for its stderr; variables: are added to the
+        environment."""
+        given = {
+            "module": isinstance(script, str),
+            "argv": [str(script), *arguments],
+            "environ": {**os.environ, **variables},
+            "cwd": os.getcwd(),
+        }
         reading, writing = os.pipe()
         with open(os.devnull, "rb") as nothing, open(writing, "wb") as stdout:
             pid = self._ask(given, nothing.fileno(), stdout.fileno(), log.fileno())
-        assert pid is not None
+        if pid is None:
+            raise RuntimeError("the process that forks has not said what it has started")
         return ForkedProcess(self, pid, open(reading, "rb"))
 
-    def run(self, script: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(self, script: Path | str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Runs a script that ends by itself, and returns what it printed."""
         with tempfile.TemporaryFile() as log:
             process = self.start(script, *arguments, log=log, **variables)
@@ -111,21 +126,27 @@ class Forking:
         """Waits until a process that was sent SIGSTOP has stopped."""
         self._ask({"stops": pid})
 
+    def remove_at_end(self, folder: Path) -> None:
+        """Notes a folder that is to be removed if the tests' process ends without having removed it."""
+        self._ask({"folder": str(folder)})
+
     def end(self) -> None:
-        """Ends the process that forks, and leaves alone the processes that it has started."""
+        """Ends the process that forks, and all processes that it has started and that still run."""
         self._orders.close()
         self._process.wait()
 
     def _ask(self, order: dict[str, object], *descriptors: int) -> int | None:
         data = json.dumps(order).encode()
-        assert len(data) <= _ORDER
+        if len(data) > _ORDER:
+            raise ValueError(f"the arguments and the environment have {len(data)} bytes, and at most {_ORDER} are sent")
         try:
             with self._lock:
                 socket.send_fds(self._orders, [data], descriptors)
                 answer = self._orders.recv(100)
         except OSError:
             answer = b""
-        assert answer, "the process that forks has ended"
+        if not answer:
+            raise RuntimeError("the process that forks has ended")
         number: int | None = json.loads(answer)
         return number
 
@@ -149,16 +170,23 @@ def end_forking() -> None:
 
 
 def _serve(orders: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Answers orders until there are no more, and returns None. In a process forked from this one, returns the
-    process's order."""
+    """Answers orders until there are no more, ends what was started, and returns None. In a process forked from this
+    one, returns the process's order."""
+    running: set[int] = set()
+    folders: set[str] = set()
     while True:
         data, descriptors, _, _ = socket.recv_fds(orders, _ORDER, 3)
         if not data:
+            _end_all(running, folders)
             return None
         order = json.loads(data)
         if "ended" in order:
             pid, status = os.waitpid(order["ended"], os.WNOHANG)
+            running.discard(pid)
             answer = os.waitstatus_to_exitcode(status) if pid else None
+        elif "folder" in order:
+            folders.add(order["folder"])
+            answer = None
         elif "stops" in order:
             os.waitid(os.P_PID, order["stops"], os.WSTOPPED)
             answer = None
@@ -166,9 +194,22 @@ def _serve(orders: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
             answer = os.fork()
             if answer == 0:
                 return order, descriptors
+            running.add(answer)
             for each in descriptors:
                 os.close(each)
         orders.send(json.dumps(answer).encode())
+
+
+def _end_all(pids: set[int], folders: set[str]) -> None:
+    """Kills processes of this one, and removes folders."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _main(descriptor: str, *modules: str) -> None:
@@ -191,8 +232,13 @@ def _main(descriptor: str, *modules: str) -> None:
     os.environ.update(order["environ"])
     os.chdir(order["cwd"])
     sys.argv = order["argv"]
-    sys.path[0] = os.path.dirname(sys.argv[0])
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    # Whoever is killed himself must not leave this process alone.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if order["module"]:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(sys.argv[0])
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,304 @@
+"""A queue server and a bus for tests: the handles, with faults and checks as methods."""
+
+import contextlib
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from qs_client import BusClient, QueueClient
+
+from . import checks
+from .checks import Life, Stored
+from .forking import forking
+from .inside import Orders, Setup
+from .programs import Program
+from .proxy import Proxy
+
+_SHARED = (
+    "this server is shared by tests, and a fault would disturb others: ask for one of its own, with "
+    "@pytest.mark.qs_faults or serving(faults=True)"
+)
+
+
+class _ServerProgram(Program):
+    name = "server"
+    modules = ("qs_server.main.queue_server", "qs_server.main.server", "qs_testing.unsynced")
+
+
+class _BusProgram(Program):
+    name = "bus"
+    modules = ("qs_bus.command", "qs_bus.bus")
+
+
+class Fault:
+    """A fault that has begun, and ends at the end of a `with` block; without one it lasts until `heal`."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+
+class _Handle:
+    """What the handles of server and bus have in common: a program, in front of which a proxy may stand.
+
+    host, port: where clients connect; they stay the same over `kill`, `restart` and every fault."""
+
+    def __init__(self, program: Program, *, faults: bool) -> None:
+        self.program = program
+        self._proxy = Proxy(program.host, program.port) if faults else None
+        where = self._proxy or program
+        self.host, self.port = where.host, where.port
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, as the flags and variables of qs have it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self.program.pid
+
+    @property
+    def proxy(self) -> Proxy:
+        """The proxy between clients and the program: delays, stalls, cuts. RuntimeError for a shared program."""
+        if self._proxy is None:
+            raise RuntimeError(_SHARED)
+        return self._proxy
+
+    def log(self) -> str:
+        """Returns what the program has written to its log."""
+        return self.program.log()
+
+    def until_logged(self, text: str, times: int = 1) -> None:
+        """Waits until a text is in the log so many times. AssertionError after 20 seconds."""
+        self.program.until_logged(text, times)
+
+    # -- faults of any program
+
+    def kill(self) -> None:
+        """Ends the process at once, as the kernel does when memory runs out, or an operator with `kill -9`: whatever
+        was answered is on disk; what is under way is cut off. Clients find nobody until `restart`."""
+        self.proxy.refuse()
+        self.program.kill()
+        self.proxy.cut()
+
+    def restart(self) -> None:
+        """Stops the program gently if it runs, and starts it again at the same address, as an upgrade does: requests
+        that have begun are answered, connections are closed, and clients have to connect again."""
+        proxy = self.proxy
+        proxy.refuse()
+        if self.program.process.poll() is None:
+            self.program.stop()
+        self.program.start()
+        proxy.target = self.program.host, self.program.port
+        proxy.admit()
+
+    def freeze(self) -> Fault:
+        """Stops the process without ending it (SIGSTOP), as an overloaded or swapping machine, or a paused virtual one,
+        does: connections stay open, and nothing is answered. `thaw`, or the end of a `with` block, ends it."""
+        _ = self.proxy
+        self.program.process.send_signal(signal.SIGSTOP)
+        self.program.process.until_stopped()
+        return Fault(self.thaw)
+
+    def thaw(self) -> None:
+        """Lets the process go on after `freeze`."""
+        self.program.process.send_signal(signal.SIGCONT)
+
+    def cut(self, *, in_answer: bool = False) -> None:
+        """Resets all connections, as a firewall, a load balancer or a lost network does. in_answer: cuts off the next
+        answer in its middle instead, so that the client has to throw away what it has read."""
+        if in_answer:
+            self.proxy.cut_in_answer()
+        else:
+            self.proxy.cut()
+
+    def _stop(self) -> None:
+        if self._proxy is not None:
+            self._proxy.close()  # first: a server waits a second for clients that do not hang up
+        self.thaw()
+        if self.program.process.poll() is None:
+            self.program.stop()
+
+
+class Server(_Handle):
+    """A queue server of a test.
+
+    Faults are there if it has a process of its own (`faults=True`); each lasts until `heal`, or to the end of its
+    `with` block. Checks wait for what they expect, up to `within` seconds."""
+
+    def __init__(self, folder: Path, *flags: str, faults: bool = False) -> None:
+        """Starts a server. folder: an empty one, for all its files; flags: more flags of queue-server.py; faults: True
+        for a process with a proxy in front and faults inside, whose answers mean that a change survives a power loss;
+        False for a quick one that syncs nothing. StartFailedError."""
+        self.folder = folder
+        self.root = folder / "root"
+        self.history_folder = folder / "history"
+        self._orders: Orders | None = None
+        flags = ("--root", str(self.root), "--history", str(self.history_folder), "--history-age", "86400", *flags)
+        if faults:
+            keep = folder / "unsynced"
+            self.root.mkdir()
+            keep.mkdir()
+            setup = Setup(f"qs-testing-{folder}", str(keep), [str(self.root)])
+            self._orders = Orders(setup.control)
+            program = _ServerProgram("qs_testing.inside", setup.arguments(*flags), 0, folder / "server.log")
+        else:
+            program = _ServerProgram(
+                "qs_server.main.queue_server", ("--durability", "none", *flags), 0, folder / "server.log"
+            )
+        super().__init__(program, faults=faults)
+
+    def client(self, **options: Any) -> QueueClient:
+        """Returns a new client. options: those of QueueClient; timeout is 20 seconds unless it is given."""
+        return QueueClient(self.host, self.port, **{"timeout": 20, **options})
+
+    # -- faults inside
+
+    def _order(self, order: str, **arguments: object) -> Fault:
+        if self._orders is None:
+            raise RuntimeError(_SHARED)
+        self._orders.send(order, **arguments)
+        return Fault(self.heal)
+
+    def full_disk(self) -> Fault:
+        """Fills the disk of the server: a push is refused with 507 (`Full`) until there is room, and loses nothing;
+        receives and deletes go on. In production: somebody else's log has filled the disk."""
+        return self._order("full_disk")
+
+    def failing_disk(self, *, reads: bool = False) -> Fault:
+        """Lets each write and sync of the server fail, as a dying disk or a lost network volume does: pushes are
+        refused with 500 (`InternalError`). reads: True to let reads fail as well."""
+        return self._order("failing_disk", reads=reads)
+
+    def slow(self, seconds: float) -> Fault:
+        """Makes each sync of the server's disk take so much longer, as a busy or throttled volume does: durable
+        requests are answered late, perhaps after the client has given up."""
+        return self._order("slow", seconds=seconds)
+
+    def skew_clock(self, seconds: float) -> Fault:
+        """Sets the server's clock forward by so many seconds, or back by a negative number, as NTP or an operator does
+        on a machine whose clock was wrong."""
+        return self._order("skew_clock", seconds=seconds)
+
+    def power_loss(self, *, restart: bool = True) -> None:
+        """Cuts the power of the server's machine: all that was written and not synced is gone, and the process ends at
+        once. What was answered is there after the start. restart: False to leave the server off."""
+        self.proxy.refuse()
+        self._order("power_loss")
+        self.program.wait()
+        self.proxy.cut()
+        if restart:
+            self.restart()
+
+    def heal(self) -> None:
+        """Ends all faults of disk, clock and connections. A server that was killed stays dead: see `restart`."""
+        if self.program.process.poll() is None:
+            self._order("heal")
+        self.proxy.heal()
+
+    def lose_answer(self, *, cut: bool = True) -> None:
+        """Loses the answer to the next push: the message is stored, and the connection is reset before the answer comes
+        (cut=False: the answer never comes, until the client's time is over). A client cannot tell whether its message
+        is there: it has to push again, with a `key` if twice would harm."""
+        self.proxy.lose_answer(cut=cut)
+
+    def deliver_twice(self, message: Any) -> None:
+        """Ends the window of a message that a consumer holds, as if it had taken too long: the next receive gets the
+        message again while the first consumer still works on it. message: a delivery, or (queue, id)."""
+        qid, mid = checks.key_of(message)
+        with QueueClient(self.program.host, self.program.port, timeout=20) as client:
+            client.release(qid, mid)
+
+    # -- checks
+
+    def all_messages(self, queue: str | None = None) -> list[Stored]:
+        """Returns all messages of a queue, or of all queues, in whatever state: queue, id, state, payload, receives."""
+        return checks.all_messages(self, queue)
+
+    def expect_empty(self, queue: str, *, within: float = 5) -> None:
+        """Waits until a queue holds no message: all are handled. AssertionError, which shows the lives of those that
+        are left."""
+        checks.expect_empty(self, queue, within)
+
+    def expect_dead(self, queue: str, *, reason: str | None = None, count: int = 1, within: float = 5) -> list[Stored]:
+        """Waits until so many messages of a queue are dead letters, and returns them. reason: a part of the reason
+        that the worker has given, or `receives` or `rejected`. AssertionError, which shows what there is instead."""
+        return checks.expect_dead(self, queue, reason, count, within)
+
+    def history(self, message: Any) -> Life:
+        """Returns what happened to a message, from the lifecycle record: also after it has moved to another queue.
+        message: a delivery, or (queue, id). `str()` of the result is a table."""
+        return checks.life_of(self, message)
+
+    # -- a shared server
+
+    def reset(self) -> None:
+        """Removes all queues, and forgets what happened to their messages."""
+        with QueueClient(self.program.host, self.program.port, timeout=20) as client:
+            for qid in client.queues():
+                client.delete_queue(qid, force=True)
+        checks.forget_history(self)
+
+    def close(self) -> None:
+        """Stops the server, and frees its port."""
+        self._stop()
+
+
+class Bus(_Handle):
+    """A bus of a test, in front of its server."""
+
+    def __init__(self, server: Server, *flags: str, faults: bool = False) -> None:
+        """Starts a bus that is a client of a server. flags: more flags of queue-bus.py; faults: as of Server."""
+        log = Path(tempfile.mkstemp(prefix="bus-", suffix=".log", dir=server.folder)[1])
+        super().__init__(_BusProgram("qs_bus.command", ("--server", server.address, *flags), 0, log), faults=faults)
+
+    def client(self, **options: Any) -> BusClient:
+        """Returns a new client. options: those of BusClient."""
+        return BusClient(self.host, self.port, **options)
+
+    def close(self) -> None:
+        """Stops the bus, and frees its port."""
+        self._stop()
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """Makes a folder for the length of a with block, which is removed also if the tests' process is killed."""
+    made = Path(tempfile.mkdtemp(prefix="qs-testing-"))
+    forking(*_ServerProgram.modules).remove_at_end(made)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def serving(*flags: str, faults: bool = False) -> Iterator[Server]:
+    """Runs a queue server for the length of a with block. flags: more flags of queue-server.py; faults: True for one
+    whose faults a test may ask for."""
+    with folder() as made:
+        server = Server(made, *flags, faults=faults)
+        try:
+            yield server
+        finally:
+            server.close()
+
+
+@contextlib.contextmanager
+def bus_serving(server: Server, *flags: str, faults: bool = False) -> Iterator[Bus]:
+    """Runs a bus in front of a server for the length of a with block."""
+    bus = Bus(server, *flags, faults=faults)
+    try:
+        yield bus
+    finally:
+        bus.close()
