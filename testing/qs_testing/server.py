@@ -144,6 +144,7 @@ class Server(_Handle):
         self.root = folder / "root"
         self.history_folder = folder / "history"
         self._orders: Orders | None = None
+        self._has_failed = False  # the journal has seen a failing disk, and trusts it no more
         flags = ("--root", str(self.root), "--history", str(self.history_folder), "--history-age", "86400", *flags)
         if faults:
             keep = folder / "unsynced"
@@ -177,7 +178,9 @@ class Server(_Handle):
 
     def failing_disk(self, *, reads: bool = False) -> Fault:
         """Lets each write and sync of the server fail, as a dying disk or a lost network volume does: pushes are
-        refused with 500 (`InternalError`). reads: True to let reads fail as well."""
+        refused with 500 (`InternalError`), also when the disk works again, until the server is started again; `heal`
+        does both. reads: True to let reads fail as well."""
+        self._has_failed = True
         return self._order("failing_disk", reads=reads)
 
     def slow(self, seconds: float) -> Fault:
@@ -204,7 +207,13 @@ class Server(_Handle):
         """Ends all faults of disk, clock and connections. A server that was killed stays dead: see `restart`."""
         if self.program.process.poll() is None:
             self._order("heal")
+            if self._has_failed:
+                self.restart()
         self.proxy.heal()
+
+    def restart(self) -> None:
+        super().restart()
+        self._has_failed = False
 
     def lose_answer(self, *, cut: bool = True) -> None:
         """Loses the answer to the next push: the message is stored, and the connection is reset before the answer comes
