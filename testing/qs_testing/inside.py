@@ -18,9 +18,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from qs_storage.clock import ServerClock
 from qs_storage.disk import Disk
 from qs_storage.journal.log.log import Transaction
 
@@ -36,11 +37,13 @@ _CREDENTIALS = struct.Struct("3i")
 @dataclass(frozen=True)
 class Setup:
     """What the process is told. control: the name of the abstract Unix socket for orders; keep: see `Unsynced`;
-    folders: the directories that hold all files of the server."""
+    folders: the directories that hold all files of the server; standing: the orders that hold from the start, by name,
+    with their arguments: a disk that is full stays so when the server is started again."""
 
     control: str
     keep: str
     folders: list[str]
+    standing: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def arguments(self, *flags: str) -> list[str]:
         """Returns the arguments of the process."""
@@ -61,6 +64,7 @@ class Faults:
         self._healed = threading.Event()
         """Wakes those who wait because of `_slow`."""
         self._skew = 0
+        self._clocks: list[ServerClock] = []
         self._time, self._time_ns = time.time, time.time_ns
         self._free_bytes = Disk().free_bytes
 
@@ -79,13 +83,23 @@ class Faults:
 
     def skew_clock(self, seconds: float) -> None:
         self._skew = round(seconds * 1e9)
+        self._look_at_clock()
 
     def heal(self) -> None:
         with self.record.lock:
             self._is_full = self._writes_fail = self._reads_fail = False
-            self._slow, self._skew = 0.0, 0
+            self._slow = 0.0
             self._healed.set()
             self._healed = threading.Event()
+        if self._skew:
+            self.skew_clock(0)
+
+    def _look_at_clock(self) -> None:
+        # The server's time looks at the wall clock once a second at most: here it looks now, and again if some other
+        # thread was looking just before.
+        for clock in self._clocks:
+            clock._look_at = 0
+            clock.now()
 
     def power_loss(self) -> None:
         """Undoes what is not durable, and ends the process. Never returns."""
@@ -132,6 +146,13 @@ class Faults:
         shutil.rmtree = self.record.remove_tree  # type: ignore[assignment]
         time.time = lambda: self._time() + self._skew / 1e9
         time.time_ns = lambda: self._time_ns() + self._skew
+        begin = ServerClock.__init__
+
+        def note(clock: ServerClock, *arguments: Any, **named: Any) -> None:
+            begin(clock, *arguments, **named)
+            self._clocks.append(clock)
+
+        ServerClock.__init__ = note  # type: ignore[assignment,method-assign]
         # The journal stores pushes in room that it has reserved, also while the disk is full. Who asks for a full disk
         # wants it at once, as if that room were used up, and not after some MB.
         name = "left_to_pushes"
@@ -255,8 +276,10 @@ class Orders:
     def __init__(self, control: str) -> None:
         """control: see `Setup`."""
         self._control = control
+        self.standing: dict[str, dict[str, Any]] = {}
+        """The faults that are there: see `Setup`."""
 
-    def send(self, order: str, **arguments: object) -> None:
+    def send(self, order: str, **arguments: Any) -> None:
         """Raises ConnectionError if the process has ended, unless the order was to end it, and TimeoutError if the
         process stands still."""
         with socket.socket(socket.AF_UNIX) as connected:
@@ -274,6 +297,10 @@ class Orders:
             raise ConnectionError("the server's process has ended")
         if error := json.loads(answer)["error"]:
             raise RuntimeError(error)
+        if order == "heal":
+            self.standing.clear()
+        else:
+            self.standing[order] = arguments
 
 
 _ORDERS = ("full_disk", "failing_disk", "slow", "skew_clock", "heal", "power_loss")
@@ -311,6 +338,8 @@ def install(setup: Setup) -> None:
     """Prepares this process for faults, and listens for orders."""
     faults = Faults(setup.keep, setup.folders)
     faults.install()
+    for order, arguments in setup.standing.items():
+        getattr(faults, order)(**arguments)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0{setup.control}")
     listener.listen()

@@ -73,7 +73,11 @@ class Actions:
             + ["everything"] * (rng.random() < 0.2)
         )
         paths, number, size, data = [self.path(), self.path()], rng.random(), rng.randrange(12000), rng.randbytes(3000)
-        data, place, moved = data[: rng.randrange(3001)], self.directory(), rng.choice([self.path(), self.directory()])
+        data, place, moved = (
+            data[: rng.randrange(1, 3001)],
+            self.directory(),
+            rng.choice([self.path(), self.directory()]),
+        )
         flag = rng.choice([os.O_RDWR, os.O_WRONLY, os.O_WRONLY | os.O_DSYNC, os.O_WRONLY | os.O_SYNC])
         fd = self.open[int(number * len(self.open))] if self.open else -1
         steps: dict[str, Callable[[], object]] = {
