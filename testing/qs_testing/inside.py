@@ -53,7 +53,7 @@ class Setup:
 class Faults:
     """The faults of one process, and the calls in which they are.
 
-    Ensures that after `heal` the calls do what the system's do, but that syncs are only recorded: see `Unsynced`."""
+    Ensures that without a fault the calls do what the system's do, but that syncs are only recorded: see `Unsynced`."""
 
     def __init__(self, keep: str, folders: Sequence[str]) -> None:
         self.record = Unsynced(keep)
@@ -85,13 +85,18 @@ class Faults:
         self._skew = round(seconds * 1e9)
         self._look_at_clock()
 
-    def heal(self) -> None:
+    def heal(self, fault: str | None = None) -> None:
+        """Ends a fault, or all of them."""
         with self.record.lock:
-            self._is_full = self._writes_fail = self._reads_fail = False
-            self._slow = 0.0
-            self._healed.set()
-            self._healed = threading.Event()
-        if self._skew:
+            if fault in (None, "full_disk"):
+                self._is_full = False
+            if fault in (None, "failing_disk"):
+                self._writes_fail = self._reads_fail = False
+            if fault in (None, "slow"):
+                self._slow = 0.0
+                self._healed.set()
+                self._healed = threading.Event()
+        if fault in (None, "skew_clock") and self._skew:
             self.skew_clock(0)
 
     def _look_at_clock(self) -> None:
@@ -271,7 +276,10 @@ def _length_of(path: str | int, attribute: str, follow: bool) -> int:
 
 
 class Orders:
-    """Sends orders to a process with faults. Each is a method of `Faults`, and has its effect when the call returns."""
+    """Gives orders to a process with faults: methods of `Faults`, by name. Each has its effect when the call returns.
+
+    A process that does not run has no faults until it is started with what `standing` is then: a disk that is full when
+    a server is killed is full when it is started again, and what is ordered meanwhile holds from the start."""
 
     def __init__(self, control: str) -> None:
         """control: see `Setup`."""
@@ -280,27 +288,26 @@ class Orders:
         """The faults that are there: see `Setup`."""
 
     def send(self, order: str, **arguments: Any) -> None:
-        """Raises ConnectionError if the process has ended, unless the order was to end it, and TimeoutError if the
-        process stands still."""
-        with socket.socket(socket.AF_UNIX) as connected:
-            connected.settimeout(_ANSWERS)
-            connected.connect(f"\0{self._control}")
-            connected.sendall(json.dumps({"order": order, **arguments}).encode() + b"\n")
-            with connected.makefile("rb") as lines:
-                try:
-                    answer = lines.readline()
-                except ConnectionError:
-                    answer = b""
-        if order == "power_loss" and not answer:
-            return
-        if not answer:
-            raise ConnectionError("the server's process has ended")
-        if error := json.loads(answer)["error"]:
-            raise RuntimeError(error)
+        """Raises ValueError if the order is wrong, and TimeoutError if the process stands still."""
+        answer = self._ask({"order": order, **arguments})
+        if answer and (error := json.loads(answer)["error"]):
+            raise ValueError(error)
         if order == "heal":
-            self.standing.clear()
-        else:
+            for fault in list(self.standing) if arguments.get("fault") is None else [arguments["fault"]]:
+                self.standing.pop(fault, None)
+        elif order != "power_loss":
             self.standing[order] = arguments
+
+    def _ask(self, order: dict[str, Any]) -> bytes:
+        """Returns the answer, empty if the process does not run or has just ended."""
+        with socket.socket(socket.AF_UNIX) as connected, connected.makefile("rb") as lines:
+            connected.settimeout(_ANSWERS)
+            try:
+                connected.connect(f"\0{self._control}")
+                connected.sendall(json.dumps(order).encode() + b"\n")
+                return lines.readline()
+            except ConnectionError:
+                return b""
 
 
 _ORDERS = ("full_disk", "failing_disk", "slow", "skew_clock", "heal", "power_loss")

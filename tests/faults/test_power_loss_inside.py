@@ -86,7 +86,7 @@ def one_round(server: FaultyServer, account: Account, seed: str) -> set[bytes]:
         thread.start()
     with account.progress:
         assert account.progress.wait_for(lambda: account.answers >= enough, 30)
-    server.order("power_loss")
+    server.orders.send("power_loss")
     for thread in threads:
         thread.join(30)
     assert not trouble

@@ -26,7 +26,6 @@ class FaultyServer(Listening):
         (folder / "keep").mkdir()
         self.setup = Setup(f"qs-{os.getpid()}-{next(_numbers)}", str(folder / "keep"), [str(self.root)])
         self.orders = Orders(self.setup.control)
-        self.order = self.orders.send
         self.own = ("--root", str(self.root), *flags)
         script = folder / "script.py"
         script.write_text("import sys\nfrom qs_testing.inside import main\nsys.exit(main(sys.argv[1:]))\n")
@@ -41,7 +40,7 @@ class FaultyServer(Listening):
         self.start()
 
     def lose_power(self) -> None:
-        self.order("power_loss")
+        self.orders.send("power_loss")
         assert self.wait() == -signal.SIGKILL
         self.start()
 
