@@ -20,26 +20,33 @@ class NamedFault:
 
     name: str
     begin: Callable[["Server"], object]
+    end: Callable[["Server"], object] = lambda server: server.heal()
 
     def __call__(self, server: "Server") -> AbstractContextManager[None]:
         """Makes the fault happen now."""
         self.begin(server)
-        return _until_healed(server)
+        return _until(server, self.end)
 
     def __repr__(self) -> str:
         return self.name
 
 
 @contextmanager
-def _until_healed(server: "Server") -> "Iterator[None]":
+def _until(server: "Server", end: Callable[["Server"], object]) -> "Iterator[None]":
     try:
         yield
     finally:
-        server.heal()
+        end(server)
 
 
 def _kill(server: "Server") -> None:
     server.kill()
+    server.restart()
+
+
+def _replace_disk(server: "Server") -> None:
+    """Ends a failing disk. A journal that has seen one trusts it no more until the server is started again."""
+    server.heal()
     server.restart()
 
 
@@ -51,7 +58,7 @@ FAULTS: tuple[NamedFault, ...] = (
     NamedFault("cut_in_answer", lambda server: server.cut(in_answer=True)),
     NamedFault("lose_answer", lambda server: server.lose_answer()),
     NamedFault("full_disk", lambda server: server.full_disk()),
-    NamedFault("failing_disk", lambda server: server.failing_disk()),
+    NamedFault("failing_disk", lambda server: server.failing_disk(), _replace_disk),
     NamedFault("slow", lambda server: server.slow(0.2)),
     NamedFault("skew_clock", lambda server: server.skew_clock(3600)),
     NamedFault("delay", lambda server: server.proxy.delay(0.05)),

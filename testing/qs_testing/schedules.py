@@ -1,6 +1,7 @@
 """Schedules of faults, which hypothesis makes up and makes smaller: which fault happens before which step of a test."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,16 +22,14 @@ class Schedule:
     faults: tuple[tuple[int, NamedFault], ...]
 
     def during(self, server: "Server", steps: Iterable[Item]) -> Iterator[Item]:
-        """Yields the steps, and makes the faults happen before their steps. Heals the server at the end."""
-        try:
+        """Yields the steps, and makes the faults happen before their steps. All are over at the end."""
+        with ExitStack() as present:
             for number, step in enumerate(steps):
                 for at, fault in self.faults:
                     if at == number:
-                        server.heal()
-                        fault(server)
+                        present.close()
+                        present.enter_context(fault(server))
                 yield step
-        finally:
-            server.heal()
 
     def __repr__(self) -> str:
         return f"Schedule({', '.join(f'{fault.name} before {at}' for at, fault in self.faults) or 'no faults'})"

@@ -1,10 +1,13 @@
 """A queue server and a bus for tests: the handles, with faults and checks as methods."""
 
 import contextlib
+import itertools
+import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,10 +25,24 @@ _SHARED = (
     "@pytest.mark.qs_faults or serving(faults=True)"
 )
 
+_numbers = itertools.count(1)
+
 
 class _ServerProgram(Program):
     name = "server"
     modules = ("qs_server.main.queue_server", "qs_server.main.server", "qs_testing.unsynced")
+
+
+class _FaultyProgram(_ServerProgram):
+    """A server that obeys orders, and is started again with the faults that it had."""
+
+    def __init__(self, setup: Setup, orders: Orders, flags: Sequence[str], log: Path) -> None:
+        self._setup, self._orders, self._own_flags = setup, orders, flags
+        super().__init__("qs_testing.inside", (), 0, log)
+
+    def start(self) -> None:
+        self._flags = replace(self._setup, standing=self._orders.standing).arguments(*self._own_flags)
+        super().start()
 
 
 class _BusProgram(Program):
@@ -96,6 +113,7 @@ class _Handle:
         that have begun are answered, connections are closed, and clients have to connect again."""
         proxy = self.proxy
         proxy.refuse()
+        self.thaw()
         if self.program.process.poll() is None:
             self.program.stop()
         self.program.start()
@@ -115,8 +133,13 @@ class _Handle:
         self.program.process.send_signal(signal.SIGCONT)
 
     def cut(self, *, in_answer: bool = False) -> None:
-        """Resets all connections, as a firewall, a load balancer or a lost network does. in_answer: cuts off the next
-        answer in its middle instead, so that the client has to throw away what it has read."""
+        """Resets all connections at once; what was under way is gone, and new connections work. In production: a load
+        balancer or a firewall was started anew, or the network was lost for a while. A client has to connect again, and
+        cannot know whether a request without an answer was carried out. What it had received stays hidden until its
+        window ends.
+
+        in_answer: cuts off the next answer in its middle instead. The request was carried out: a message that was to be
+        received stays hidden until its window ends, and comes again."""
         if in_answer:
             self.proxy.cut_in_answer()
         else:
@@ -124,9 +147,9 @@ class _Handle:
 
     def _stop(self) -> None:
         if self._proxy is not None:
-            self._proxy.close()  # first: a server waits a second for clients that do not hang up
-        self.thaw()
-        if self.program.process.poll() is None:
+            self._proxy.close()
+            self.program.kill()  # no fault holds up the end, and its files are thrown away
+        elif self.program.process.poll() is None:
             self.program.stop()
 
 
@@ -144,15 +167,16 @@ class Server(_Handle):
         self.root = folder / "root"
         self.history_folder = folder / "history"
         self._orders: Orders | None = None
-        self._has_failed = False  # the journal has seen a failing disk, and trusts it no more
         flags = ("--root", str(self.root), "--history", str(self.history_folder), "--history-age", "86400", *flags)
         if faults:
             keep = folder / "unsynced"
             self.root.mkdir()
             keep.mkdir()
-            setup = Setup(f"qs-testing-{folder}", str(keep), [str(self.root)])
-            self._orders = Orders(setup.control)
-            program = _ServerProgram("qs_testing.inside", setup.arguments(*flags), 0, folder / "server.log")
+            # Not the folder's path: the name of a socket has at most 107 bytes.
+            control = f"qs-testing-{os.getpid()}-{next(_numbers)}"
+            setup = Setup(control, str(keep), [str(self.root), str(self.history_folder)])
+            self._orders = Orders(control)
+            program: Program = _FaultyProgram(setup, self._orders, flags, folder / "server.log")
         else:
             program = _ServerProgram(
                 "qs_server.main.queue_server", ("--durability", "none", *flags), 0, folder / "server.log"
@@ -165,55 +189,64 @@ class Server(_Handle):
 
     # -- faults inside
 
-    def _order(self, order: str, **arguments: object) -> Fault:
+    @property
+    def _inside(self) -> Orders:
         if self._orders is None:
             raise RuntimeError(_SHARED)
-        self._orders.send(order, **arguments)
-        return Fault(self.heal)
+        return self._orders
+
+    def _begin(self, fault: str, **arguments: object) -> Fault:
+        orders = self._inside
+        orders.send(fault, **arguments)
+        return Fault(lambda: orders.send("heal", fault=fault))
 
     def full_disk(self) -> Fault:
-        """Fills the disk of the server: a push is refused with 507 (`Full`) until there is room, and loses nothing;
-        receives and deletes go on. In production: somebody else's log has filled the disk."""
-        return self._order("full_disk")
+        """Makes the disk full, also over a restart. In production: somebody else's files have filled the disk of the
+        broker, or its own messages have. Pushes and new queues are refused with 507 (`Full`) until there is room again;
+        receives, deletes and releases go on, so that consumers make room. In production, the journal stores pushes for
+        some more MB, in room that it has reserved; here that room is used up."""
+        return self._begin("full_disk")
 
     def failing_disk(self, *, reads: bool = False) -> Fault:
-        """Lets each write and sync of the server fail, as a dying disk or a lost network volume does: pushes are
-        refused with 500 (`InternalError`), also when the disk works again, until the server is started again; `heal`
-        does both. reads: True to let reads fail as well."""
-        self._has_failed = True
-        return self._order("failing_disk", reads=reads)
+        """Makes each write and sync fail with an input/output error, also over a restart, which mostly fails then; with
+        reads, reads fail too. In production: a disk dies, or a network volume is gone. Requests that change something
+        are refused with 500 (`InternalError`), and trying again cures nothing. After a failed sync nobody knows what is
+        on the disk: so the journal accepts nothing more until `restart`, also when the disk works again."""
+        return self._begin("failing_disk", reads=reads)
 
     def slow(self, seconds: float) -> Fault:
-        """Makes each sync of the server's disk take so much longer, as a busy or throttled volume does: durable
-        requests are answered late, perhaps after the client has given up."""
-        return self._order("slow", seconds=seconds)
+        """Makes each sync of the disk take so many seconds longer. In production: somebody copies files on the same
+        disk, a RAID is rebuilt, a cloud volume is throttled. Each push and delete waits for a sync, and all that come
+        meanwhile share the next one: single calls become slow, while lists and pipelined calls keep most of their rate.
+        A client whose time-out is shorter gives up, and its message is stored all the same."""
+        return self._begin("slow", seconds=seconds)
 
     def skew_clock(self, seconds: float) -> Fault:
-        """Sets the server's clock forward by so many seconds, or back by a negative number, as NTP or an operator does
-        on a machine whose clock was wrong."""
-        return self._order("skew_clock", seconds=seconds)
+        """Sets the clock of the server's machine forward by so many seconds, or back by a negative number. In
+        production: NTP or an operator sets a clock that was wrong. The server's own time does not jump: windows,
+        delays, keys and ids stay right, and the log says that the clock was set. The server's times, such as
+        `pushed-at`, then differ from the clocks of clients, which must not compare them."""
+        return self._begin("skew_clock", seconds=seconds)
 
     def power_loss(self, *, restart: bool = True) -> None:
         """Cuts the power of the server's machine: all that was written and not synced is gone, and the process ends at
-        once. What was answered is there after the start. restart: False to leave the server off."""
+        once. In production: the power fails, or the kernel panics. What was answered is there after the start, unless
+        the server syncs nothing (--durability none); what was under way may be there or not. What an earlier process of
+        the server has written counts as synced. restart: False to leave the server off."""
         self.proxy.refuse()
-        self._order("power_loss")
+        self.thaw()
+        self._inside.send("power_loss")
         self.program.wait()
         self.proxy.cut()
         if restart:
             self.restart()
 
     def heal(self) -> None:
-        """Ends all faults of disk, clock and connections. A server that was killed stays dead: see `restart`."""
-        if self.program.process.poll() is None:
-            self._order("heal")
-            if self._has_failed:
-                self.restart()
+        """Ends all faults of disk, clock and connections, and `freeze`. A server that was killed stays dead, and a
+        journal whose disk has failed accepts nothing: see `restart`."""
+        self.thaw()
+        self._inside.send("heal")
         self.proxy.heal()
-
-    def restart(self) -> None:
-        super().restart()
-        self._has_failed = False
 
     def lose_answer(self, *, cut: bool = True) -> None:
         """Loses the answer to the next push: the message is stored, and the connection is reset before the answer comes

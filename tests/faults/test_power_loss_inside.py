@@ -6,12 +6,11 @@
 import random
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from support.testing.faulty_server import FaultyServer, running
 
 from qs_client import QueueClient, ServerUnavailable
+from qs_testing import Server, serving
 
 
 class Account:
@@ -66,7 +65,7 @@ def consume(client: QueueClient, account: Account, rng: random.Random, name: str
 Work = Callable[[QueueClient, Account, random.Random, str], None]
 
 
-def one_round(server: FaultyServer, account: Account, seed: str) -> set[bytes]:
+def one_round(server: Server, account: Account, seed: str) -> set[bytes]:
     """Lets clients work until the power is lost. Returns what is there after the restart."""
     rng, trouble = random.Random(seed), []
 
@@ -86,19 +85,17 @@ def one_round(server: FaultyServer, account: Account, seed: str) -> set[bytes]:
         thread.start()
     with account.progress:
         assert account.progress.wait_for(lambda: account.answers >= enough, 30)
-    server.orders.send("power_loss")
+    server.power_loss()
     for thread in threads:
         thread.join(30)
     assert not trouble
-    server.wait()
-    server.start()
-    return set(server.payloads())
+    return {message.payload for message in server.all_messages("q")}
 
 
-def losses(folder: Path, rounds: int, *flags: str) -> int:
+def losses(rounds: int, *flags: str) -> int:
     """Returns how many messages were lost, or came back, in so many rounds."""
     account, lost = Account(), 0
-    for server in running(folder, *flags):
+    with serving(*flags, faults=True) as server:
         with server.client() as client:
             client.new_queue("q")
         server.restart()  # what is there at a start counts as durable
@@ -116,13 +113,13 @@ ROUNDS = [4, pytest.param(50, marks=pytest.mark.long)]
 
 @pytest.mark.parametrize("storage", ["journal", "files"])
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_nothing_is_lost_with_syncs(tmp_path: Path, storage: str, rounds: int) -> None:
+def test_nothing_is_lost_with_syncs(storage: str, rounds: int) -> None:
     """With durability always, every answered push and delete holds, and each start is clean."""
-    assert losses(tmp_path, rounds, "--storage", storage) == 0
+    assert losses(rounds, "--storage", storage) == 0
 
 
 @pytest.mark.parametrize("storage", ["journal", "files"])
-def test_something_is_lost_without(tmp_path: Path, storage: str) -> None:
+def test_something_is_lost_without(storage: str) -> None:
     """With durability none, answered requests are lost, or the faults would not be what they say; each start is clean
     all the same."""
-    assert losses(tmp_path, 4, "--storage", storage, "--durability", "none") > 10
+    assert losses(4, "--storage", storage, "--durability", "none") > 10

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterable, Iterator
 
 import pytest
-from qs_testing.proxy import Proxy
 from support.servers.processes import BusProcess, ServerProcess
 from support.servers.tls import authority
 
 from qs_client import BusClient, QueueClient, ServerUnavailable
+from qs_testing.proxy import Proxy
 
 _numbers = itertools.count()
 
