@@ -1,12 +1,12 @@
 """Checks of what became of messages: what is there, what is dead, and what happened to one."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qs_client import NotFound, QueueClient
+from qs_client import QueueClient, ServerUnavailable
 
 from .programs import until
 
@@ -102,16 +102,15 @@ def all_messages(server: "Server", queue: str | None) -> list[Stored]:
 
 
 def expect_empty(server: "Server", queue: str, within: float) -> None:
-    with _client(server) as client:
-        try:
-            until(lambda: not _held(client, queue), *_watched(server), within=within)
-        except AssertionError:
-            left = all_messages(server, queue)
-            lives = "\n".join(f"{_described(each)}\n{life_of(server, each)}" for each in left[:_SHOWN])
-            more = f"\nand {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-            raise AssertionError(
-                f"after {within:g} s, queue {queue!r} still holds {len(left)} messages:\n{lives}{more}"
-            ) from None
+    try:
+        _await(server, lambda: not all_messages(server, queue), within)
+    except AssertionError:
+        left = all_messages(server, queue)
+        lives = "\n".join(f"{_described(each)}\n{life_of(server, each)}" for each in left[:_SHOWN])
+        more = f"\nand {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        raise AssertionError(
+            f"after {within:g} s, queue {queue!r} still holds {len(left)} messages:\n{lives}{more}"
+        ) from None
 
 
 def expect_dead(server: "Server", queue: str, reason: str | None, count: int, within: float) -> list[Stored]:
@@ -125,7 +124,7 @@ def expect_dead(server: "Server", queue: str, reason: str | None, count: int, wi
         return len(found) >= count
 
     try:
-        until(are_there, *_watched(server), within=within)
+        _await(server, are_there, within)
     except AssertionError:
         there = all_messages(server, None)
         shown = "\n".join(f"{_described(each)}\n{life_of(server, each)}" for each in there[:_SHOWN])
@@ -142,12 +141,17 @@ def _described(stored: Stored) -> str:
     return f"{stored.text[:60]!r} in {stored.queue!r}: {stored.status}, {stored.receives} receives{reason}{dead}"
 
 
-def _held(client: QueueClient, queue: str) -> bool:
-    try:
-        [info] = client.stats(queue)
-    except NotFound:
-        raise AssertionError(f"there is no queue {queue!r}") from None
-    return bool((info.ready or 0) + (info.in_flight or 0) + (info.delayed or 0))
+def _await(server: "Server", condition: Callable[[], bool], within: float) -> None:
+    """Waits until a condition holds, also while the server is restarted. AssertionError."""
+
+    def holds() -> bool:
+        try:
+            return condition()
+        except ServerUnavailable:
+            return False
+
+    # Events of messages are seen at once; the end of a restart is none.
+    until(holds, server.history_folder, within=within, every=0.1)
 
 
 def _client(server: "Server") -> QueueClient:
@@ -189,7 +193,3 @@ def forget_history(server: "Server") -> None:
     """Removes the finished files of the record. The file that is being written has only ids that no test has again."""
     for file in server.history_folder.glob("history-*.jsonl"):
         file.unlink(missing_ok=True)
-
-
-def _watched(server: "Server") -> list[Path]:
-    return [server.history_folder]

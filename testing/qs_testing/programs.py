@@ -22,10 +22,10 @@ _MODIFY = 0x2  # inotify(7)
 _ANY = _MODIFY | CREATE | MOVED_FROM | MOVED_TO | DELETE
 
 
-def until(condition: Callable[[], object], *directories: Path, within: float = WITHIN) -> None:
+def until(condition: Callable[[], object], *directories: Path, within: float = WITHIN, every: float = WITHIN) -> None:
     """Returns once the condition holds. The condition is asked at once, and again when a file in one of the directories
     has been made, written, renamed or removed: such a change must follow whatever makes the condition true. Raises
-    AssertionError after `within` seconds."""
+    AssertionError after `within` seconds. every: seconds after which it is asked again anyway."""
     watch = Inotify()
     try:
         for directory in directories:
@@ -37,7 +37,7 @@ def until(condition: Callable[[], object], *directories: Path, within: float = W
             left = end - time.monotonic()
             if left <= 0:
                 raise AssertionError(f"it does not come within {within:g} s")
-            if changes.poll(left * 1000):
+            if changes.poll(min(left, every) * 1000):
                 watch.events()
     finally:
         watch.close()
