@@ -78,6 +78,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "second-paths": "documents:second_paths",
         "hostile-documents": "documents:hostile_documents",
     },
+    "testing": {"testing": "testing_rates:testing"},
     "libraries": {"dirq": "dirq_rates:dirq"},
     "pipeline": {
         "archive": "archive_rates:archive_rates",

@@ -7,7 +7,7 @@ is removed afterwards. A test with the marker qs_faults has a server, and a bus,
 import itertools
 import re
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -137,6 +137,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         for program, since in item.stash.get(_LOGS, []):
-            if text := program.log()[since:].strip():
-                report.sections.append((f"log of the {program.program.name}", text))
+            with suppress(FileNotFoundError):  # the end of the program has failed, and its files are gone
+                if text := program.log()[since:].strip():
+                    report.sections.append((f"log of the {program.program.name}", text))
     return report
