@@ -36,7 +36,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True)
 class Setup:
-    """What the process is told. control: the name of the abstract Unix socket for orders; keep: see `Unsynced`;
+    """Tells the process what it needs. control: the name of the abstract Unix socket for orders; keep: see `Unsynced`;
     folders: the directories that hold all files of the server; standing: the orders that hold from the start, by name,
     with their arguments: a disk that is full stays so when the server is started again."""
 

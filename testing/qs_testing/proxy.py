@@ -51,7 +51,7 @@ class _End:
         """Delayed chunks, each with the time from which it may be sent."""
         self.unsent = bytearray()
         self.then: _Mark | None = None
-        """What follows when all of `unsent` is sent."""
+        """The event that follows when all of `unsent` is sent."""
         self.has_ended = False
         """True if nothing more comes from this side."""
         self.was_told = False

@@ -64,7 +64,7 @@ class Fault:
 
 
 class _Handle:
-    """What the handles of server and bus have in common: a program, in front of which a proxy may stand.
+    """Holds what the handles of server and bus have in common: a program, in front of which a proxy may stand.
 
     host, port: where clients connect; they stay the same over `kill`, `restart` and every fault."""
 

@@ -98,8 +98,7 @@ def test_a_failing_disk(server: Server, client: QueueClient) -> None:
 
 
 def test_a_failing_journal_needs_a_restart(journal: Server) -> None:
-    """What could not be synced may be lost, so that the journal accepts nothing more, also on a sound disk; reading
-    goes on. On the failing disk it does not start."""
+    """The journal accepts nothing more after a failed sync, also on a sound disk, as data may be lost; reading goes on. On the failing disk it does not start."""
     push(journal, b"1")
     failing = journal.failing_disk()
     for _ in range(2):
@@ -153,7 +152,7 @@ def test_a_clock_that_is_set(journal: Server, hours: int) -> None:
 
 
 def test_a_power_loss(server: Server, client: QueueClient) -> None:
-    """What was answered is there after the restart, and the server stores on."""
+    """Everything that was answered is there after the restart, and the server stores on."""
     client.push_many("q", [b"1", b"2", b"3"])
     client.delete(client.receive("q")[0])
     server.power_loss()
@@ -189,7 +188,7 @@ def test_a_killed_server(server: Server, client: QueueClient) -> None:
 
 
 def test_a_frozen_server(server: Server, client: QueueClient) -> None:
-    """Nothing is answered while the process stands still; what was asked is answered when it goes on."""
+    """No request is answered while the process stands still; what was asked is answered when it goes on."""
     with server.freeze(), server.client(timeout=0.1) as hasty, pytest.raises(TimeoutError):
         hasty.push("q", b"late")
     client.push("q", b"in time")

@@ -80,7 +80,7 @@ def test_an_answer_never_comes(proxy: Proxy, client: QueueClient, qid: str, shar
 
 
 def test_a_lost_answer_among_many(proxy: Proxy, client: QueueClient, qid: str, shared_server: ServerProcess) -> None:
-    """Of pipelined pushes, the first one's answer is lost, and with it those after it."""
+    """The answer to the first of several pipelined pushes is lost, and with it those after it."""
     proxy.lose_answer()
     with pytest.raises(ServerUnavailable):
         push_pipelined(client, qid, range(5))

@@ -145,7 +145,7 @@ def test_a_delay(place: Place, ends: Ends) -> None:
 
 
 def test_a_long_delay(place: Place, ends: Ends) -> None:
-    """Nothing has come before its time, and a cut does not wait for it."""
+    """No byte comes before its time, and a cut does not wait for it."""
     client, server = ends
     place.proxy.delay(LONG)
     client.sendall(b"x")
@@ -155,7 +155,7 @@ def test_a_long_delay(place: Place, ends: Ends) -> None:
 
 
 def test_a_stall(place: Place, ends: Ends) -> None:
-    """Nothing passes while it stalls, no connection is made, and afterwards everything comes."""
+    """No byte passes while it stalls, no connection is made, and afterwards everything comes."""
     client, server = ends
     place.proxy.stall()
     client.sendall(b"to the server")
