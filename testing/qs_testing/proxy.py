@@ -187,6 +187,9 @@ class Proxy:
         if not self._closed:
             self._ask(self._close)
             self._thread.join()
+            # Here and not in the thread, which may take up an order before `_ask` has woken it.
+            for each in (self._holder, self._wake, self._woken, self._selector):
+                each.close()
 
     # -- in the thread --------------------------------------------------------------------------------------------
 
@@ -213,8 +216,6 @@ class Proxy:
                 do, done = self._todo.popleft()
                 do()
                 done.set()
-        for each in (self._holder, self._wake, self._woken, self._selector):
-            each.close()
 
     def _close(self) -> None:
         self._cut()
