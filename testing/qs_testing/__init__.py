@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .checks import Event, Life, Stored
     from .faults import FAULTS, every_fault
+    from .programs import Fault
     from .proxy import Proxy
     from .schedules import Schedule, fault_schedules
-    from .server import Bus, Fault, Server, bus_serving, serving
+    from .server import Bus, Server, bus_serving, serving
 
 __all__ = [
     "FAULTS", "Bus", "Event", "Fault", "Life", "Proxy", "Schedule", "Server", "Stored", "bus_serving", "every_fault",
@@ -22,9 +23,10 @@ __all__ = [
 _MODULES = {
     "checks": ("Event", "Life", "Stored"),
     "faults": ("FAULTS", "every_fault"),
+    "programs": ("Fault",),
     "proxy": ("Proxy",),
     "schedules": ("Schedule", "fault_schedules"),
-    "server": ("Bus", "Fault", "Server", "bus_serving", "serving"),
+    "server": ("Bus", "Server", "bus_serving", "serving"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

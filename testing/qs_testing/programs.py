@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from qs_storage.watch import CREATE, DELETE, MOVED_FROM, MOVED_TO, Inotify
 
@@ -45,6 +45,19 @@ def until(condition: Callable[[], object], *directories: Path, within: float = W
 
 class StartFailedError(RuntimeError):
     """Reports that a program did not start. The text has its log."""
+
+
+class Fault:
+    """A fault that has begun, and ends at the end of a `with` block; without one it lasts until `heal`."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self._end = end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
 
 
 class Program:
@@ -109,6 +122,16 @@ class Program:
         """Sends a signal that stops the process. Returns its exit code."""
         self.process.send_signal(sig)  # nothing is sent to a process that has ended
         return self.wait()
+
+    def freeze(self) -> Fault:
+        """Stops the process without ending it (SIGSTOP). It stands still when this returns."""
+        self.process.send_signal(signal.SIGSTOP)
+        self.process.until_stopped()
+        return Fault(self.thaw)
+
+    def thaw(self) -> None:
+        """Lets the process go on after `freeze`."""
+        self.process.send_signal(signal.SIGCONT)
 
     def wait(self) -> int:
         """Returns the exit code, once the process has ended. Raises subprocess.TimeoutExpired if it does not end

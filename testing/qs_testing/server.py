@@ -4,12 +4,11 @@ import contextlib
 import itertools
 import os
 import shutil
-import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from qs_client import BusClient, QueueClient
 
@@ -17,7 +16,7 @@ from . import checks
 from .checks import Life, Stored
 from .forking import forking
 from .inside import Orders, Setup
-from .programs import Program
+from .programs import Fault, Program
 from .proxy import Proxy
 
 _SHARED = (
@@ -48,19 +47,6 @@ class _FaultyProgram(_ServerProgram):
 class _BusProgram(Program):
     name = "bus"
     modules = ("qs_bus.command", "qs_bus.bus")
-
-
-class Fault:
-    """A fault that has begun, and ends at the end of a `with` block; without one it lasts until `heal`."""
-
-    def __init__(self, end: Callable[[], object]) -> None:
-        self._end = end
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end()
 
 
 class _Handle:
@@ -124,13 +110,11 @@ class _Handle:
         """Stops the process without ending it (SIGSTOP), as an overloaded or swapping machine, or a paused virtual one,
         does: connections stay open, and nothing is answered. `thaw`, or the end of a `with` block, ends it."""
         _ = self.proxy
-        self.program.process.send_signal(signal.SIGSTOP)
-        self.program.process.until_stopped()
-        return Fault(self.thaw)
+        return self.program.freeze()
 
     def thaw(self) -> None:
         """Lets the process go on after `freeze`."""
-        self.program.process.send_signal(signal.SIGCONT)
+        self.program.thaw()
 
     def cut(self, *, in_answer: bool = False) -> None:
         """Resets all connections at once; what was under way is gone, and new connections work. In production: a load

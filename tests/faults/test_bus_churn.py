@@ -19,7 +19,7 @@ import pytest
 import trio
 from support.bus.clients import acknowledge, subscribe
 from support.clients.documents import code, mids, new_queue, payloads, push_list, req, request
-from support.faults import pass_time, stopped
+from support.faults import pass_time
 from support.servers.processes import FAST, BusProcess, Listening, ServerProcess, Wire, lasting_port
 
 ASKED = ("a", "b")
@@ -331,7 +331,7 @@ def contents(wire: Wire, qid: str) -> list[str]:
 def stall(which: list[Listening], seconds: float) -> None:
     """Stops all of them together for so long."""
     if which:
-        with stopped(which[0]):
+        with which[0].freeze():
             stall(which[1:], seconds)
     else:
         pass_time(seconds)

@@ -5,7 +5,6 @@ import select
 import pytest
 from support.bus.clients import Connect, gone, push_one, stored
 from support.clients.documents import PING, code, delete, mids, new_queue, req, request, subscribe, text
-from support.faults import stopped
 from support.servers.processes import ServerProcess, Wire, bus_serving
 
 
@@ -115,7 +114,7 @@ def test_who_says_nothing_when_nobody_subscribes_any_more(shared_server: ServerP
             assert code(other.ask(subscribe(q, ack="client"))) == 0
             handled = push_one(producer, q)
             assert mids(other.line()) == [handled]
-            with stopped(shared_server):
+            with shared_server.freeze():
                 assert code(other.ask(delete(q, handled))) == 0
                 other.close()
                 assert code(subscriber.ask(PING)) == 0  # the bus has seen that the other has gone, or does next
@@ -170,7 +169,7 @@ def test_a_monitored_queue_while_the_server_does_not_answer(
     server goes on."""
     with bus_serving(shared_server, "-v", "-q", q) as bus, Wire(bus) as wire:
         bus.until_logged("connected to")
-        with stopped(shared_server):
+        with shared_server.freeze():
             assert code(wire.ask(subscribe(q))) == 0
         mid = push_one(producer, q)
         assert mids(wire.line()) == [mid]

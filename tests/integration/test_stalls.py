@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.bus.clients import stored
 from support.clients.documents import PING, code, is_delivery, mids, new_queue, push, push_list, req, subscribe
-from support.faults import pass_time, stopped
+from support.faults import pass_time
 from support.servers.processes import FAST, Listening, ServerProcess, Wire, bus_serving, serving
 
 COUNT = 50
@@ -28,7 +28,7 @@ def test_a_bus_that_stalls(shared_server: ServerProcess, producer: Wire, queues:
     with bus_serving(shared_server, "-q", ",".join(queues)) as bus, Wire(bus) as late:
         with Wire(bus) as first:
             assert code(first.ask(PING)) == 0  # the bus takes them one after the other: the first is there
-        with stopped(bus):
+        with bus.freeze():
             late.send(subscribe(q, req="late", ack="client"))
             sent = mids(producer.ask(push_list(other, *map(str, range(COUNT)))))
             pass_time(0.4)
@@ -110,7 +110,7 @@ def test_a_document_that_came_in_time(which: str, shared_server: ServerProcess, 
         client.send(PING[:20])
         with Wire(process) as other:
             assert code(other.ask(PING)) == 0  # the beginning has been read
-        with stopped(process):
+        with process.freeze():
             client.send(PING[20:])
             pass_time(0.7)
         assert code(client.line()) == 0

@@ -4,7 +4,6 @@ They split what they read at CR LF CR LF, put `op` last, send ids of their own w
 ids of `list-messages` in `m` alone.
 """
 
-import signal
 import socket
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -172,13 +171,11 @@ def test_the_empty_line_comes_while_the_server_is_asked(server: ServerProcess) -
     with Early(server) as early:
         early.ask("new-queue", "<qid>asked</qid>")
     with bus_serving(server) as bus, Early(bus) as early:
-        server.process.send_signal(signal.SIGSTOP)
-        with Early(bus) as other:
+        with server.freeze(), Early(bus) as other:
             early.socket.sendall(document("list-queues", "<queues><queue>asked</queue></queues>"))
             other.ask("ping")  # when this is answered, the bus has read what came before
             early.socket.sendall(END)
             other.ask("ping")
-        server.process.send_signal(signal.SIGCONT)
         assert early.read().find(f"{Q}op/{Q}list-queues") is not None
 
 

@@ -1,8 +1,6 @@
 """Faults around a server: a process that stands still or is killed, a disk that is really full."""
 
-import contextlib
 import select
-import signal
 import subprocess
 import threading
 import time
@@ -15,18 +13,7 @@ from typing import TypeVar
 import pytest
 
 from support.clients.documents import mids, request
-from support.servers.processes import Gone, Listening, MortalWire, ServerProcess
-
-
-@contextlib.contextmanager
-def stopped(process: Listening) -> Iterator[None]:
-    """Stops the process (SIGSTOP) for the length of a with block. The process has stopped when the block begins."""
-    process.process.send_signal(signal.SIGSTOP)
-    try:
-        process.process.until_stopped()
-        yield
-    finally:
-        process.process.send_signal(signal.SIGCONT)
+from support.servers.processes import Gone, MortalWire, ServerProcess
 
 
 def pass_time(seconds: float) -> None:

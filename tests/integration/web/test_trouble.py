@@ -1,7 +1,6 @@
 """The queue server is gone, stuck, stopping or full: the page says so, soon, and comes back by itself."""
 
 import re
-import signal
 import time
 from pathlib import Path
 
@@ -64,15 +63,12 @@ def test_a_server_that_is_stuck(tmp_path: Path) -> None:
         with Wire(server) as wire:
             wire.ask(new_queue("q"))
         assert browser.get("/").status_code == 200
-        server.process.send_signal(signal.SIGSTOP)
-        try:
+        with server.freeze():
             for path in ("/queue?q=q", "/server"):
                 answer, took = timed(browser, path)
                 assert (answer.status_code, took < SOON) == (503, True)
                 assert trouble(answer) == f"The queue server at 127.0.0.1:{server.port} does not answer."
             assert trouble(until_503(browser, "/")) == f"The queue server at 127.0.0.1:{server.port} does not answer."
-        finally:
-            server.process.send_signal(signal.SIGCONT)
         begun = time.monotonic()
         while browser.get("/").status_code != 200:  # the connection of the first try may have to time out
             assert time.monotonic() - begun < 30
@@ -83,12 +79,9 @@ def test_a_stop_while_the_server_is_stuck(tmp_path: Path) -> None:
     """The page stops although the queue server does not answer it."""
     with serving(tmp_path / "root", *FAST) as server, web_serving(tmp_path, server) as web, visitor(web) as browser:
         assert browser.get("/").status_code == 200
-        server.process.send_signal(signal.SIGSTOP)
-        try:
+        with server.freeze():
             until_503(browser, "/")
             assert web.stop() == 0
-        finally:
-            server.process.send_signal(signal.SIGCONT)
 
 
 def test_something_else_listens(shared_server: ServerProcess, tmp_path: Path) -> None:
