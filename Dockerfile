@@ -19,6 +19,7 @@ COPY client client
 COPY bus bus
 COPY web web
 COPY pipeline pipeline
+COPY testing testing
 COPY packaging packaging
 RUN /opt/build/bin/pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation -w /wheels . \
     && /opt/qs/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index /wheels/*.whl \

@@ -32,7 +32,7 @@ PY
     fi
     # A start without bytecode takes twice the processor time, and where PYTHONDONTWRITEBYTECODE is set, or the files
     # belong to another user, every start would be one.
-    .venv/bin/python -m compileall -q schemas payloads serving storage server client bus web pipeline || return 1
+    .venv/bin/python -m compileall -q schemas payloads serving storage server client bus web pipeline testing || return 1
     printf '%s' "$wanted" > "$stamp"
 }
 

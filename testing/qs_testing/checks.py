@@ -4,18 +4,24 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from qs_client import QueueClient, ServerUnavailable
 
-from .programs import until
+from .programs import Program, until
 
-if TYPE_CHECKING:
-    from .server import Server
 
 _SHOWN = 5
 """The most messages whose lives a failure shows."""
 _SECOND = 1_000_000
+
+
+class Checked(Protocol):
+    """Gives checks what they need of a server: its process, which they ask past all faults of connections, and the folder of its
+    lifecycle record."""
+
+    program: Program
+    history_folder: Path
 
 
 class Stored(NamedTuple):
@@ -88,7 +94,7 @@ def key_of(message: Any) -> tuple[str, int]:
         raise TypeError(f"a message is a delivery, or a pair of a queue and an id, not {message!r}") from None
 
 
-def all_messages(server: "Server", queue: str | None) -> list[Stored]:
+def all_messages(server: Checked, queue: str | None) -> list[Stored]:
     with _client(server) as client:
         found: list[Stored] = []
         for qid in client.queues() if queue is None else [queue]:
@@ -101,7 +107,7 @@ def all_messages(server: "Server", queue: str | None) -> list[Stored]:
         return found
 
 
-def expect_empty(server: "Server", queue: str, within: float) -> None:
+def expect_empty(server: Checked, queue: str, within: float) -> None:
     try:
         _await(server, lambda: not all_messages(server, queue), within)
     except AssertionError:
@@ -113,7 +119,7 @@ def expect_empty(server: "Server", queue: str, within: float) -> None:
         ) from None
 
 
-def expect_dead(server: "Server", queue: str, reason: str | None, count: int, within: float) -> list[Stored]:
+def expect_dead(server: Checked, queue: str, reason: str | None, count: int, within: float) -> list[Stored]:
     found: list[Stored] = []
 
     def are_there() -> bool:
@@ -141,7 +147,7 @@ def _described(stored: Stored) -> str:
     return f"{stored.text[:60]!r} in {stored.queue!r}: {stored.status}, {stored.receives} receives{reason}{dead}"
 
 
-def _await(server: "Server", condition: Callable[[], bool], within: float) -> None:
+def _await(server: Checked, condition: Callable[[], bool], within: float) -> None:
     """Waits until a condition holds, also while the server is restarted. AssertionError."""
 
     def holds() -> bool:
@@ -154,7 +160,7 @@ def _await(server: "Server", condition: Callable[[], bool], within: float) -> No
     until(holds, server.history_folder, within=within, every=0.1)
 
 
-def _client(server: "Server") -> QueueClient:
+def _client(server: Checked) -> QueueClient:
     # Beside the proxy, so that a check looks at the server and not at a fault on connections.
     return QueueClient(server.program.host, server.program.port, timeout=20)
 
@@ -162,7 +168,7 @@ def _client(server: "Server") -> QueueClient:
 # -- the lifecycle record
 
 
-def life_of(server: "Server", message: Any) -> Life:
+def life_of(server: Checked, message: Any) -> Life:
     keys = {key_of(message)}
     events: list[Event] = []
     moved = False
@@ -189,7 +195,7 @@ def _lines(folder: Path) -> Iterator[Event]:
             yield Event(found["time"], found["event"], found["queue"], found["mid"], found["receives"], found["peer"])
 
 
-def forget_history(server: "Server") -> None:
+def forget_history(server: Checked) -> None:
     """Removes the finished files of the record. The file that is being written has only ids that no test has again."""
     for file in server.history_folder.glob("history-*.jsonl"):
         file.unlink(missing_ok=True)
