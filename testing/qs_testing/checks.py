@@ -10,15 +10,14 @@ from qs_client import QueueClient, ServerUnavailable
 
 from .programs import Program, until
 
-
 _SHOWN = 5
 """The most messages whose lives a failure shows."""
 _SECOND = 1_000_000
 
 
 class Checked(Protocol):
-    """Gives checks what they need of a server: its process, which they ask past all faults of connections, and the folder of its
-    lifecycle record."""
+    """Gives checks what they need of a server: its process, which they ask past all faults of connections, and the
+    folder of its lifecycle record."""
 
     program: Program
     history_folder: Path

@@ -1,5 +1,5 @@
-"""docs/testing.md: its tests pass, also in an environment that has nothing but the wheel; and fail for careless
-workers."""
+"""The page docs/testing.md: its tests pass, also in an environment that has nothing but the wheel, and fail for
+careless workers."""
 
 import os
 import re

@@ -31,9 +31,10 @@ from support.servers.processes import (
     Wire,
     lasting_port,
     serving,
-    until,
 )
 from support.servers.tls import Certificate, authority, local
+
+from qs_testing.programs import until
 
 QS = str(Path(sys.executable).parent / "qs")
 CA = str(authority().cert)

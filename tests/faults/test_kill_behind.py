@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.servers.processes import READY_WITHIN, ServerProcess, lasting_port, until
+from support.servers.processes import ServerProcess, lasting_port
 
 from qs_client import QueueClient
+from qs_testing.programs import READY_WITHIN, until
 
 JOBS = 1500
 PREFETCH = 40

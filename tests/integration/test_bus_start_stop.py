@@ -14,20 +14,11 @@ from pathlib import Path
 import pytest
 from support.bus.clients import stored
 from support.clients.documents import PING, code, delete, mids, new_queue, push, push_list, release, req, subscribe
-from support.servers.processes import (
-    BUS_COMMAND,
-    FAST,
-    READY_WITHIN,
-    BusProcess,
-    ServerProcess,
-    Wire,
-    bus_serving,
-    run_bus,
-    serving,
-)
+from support.servers.processes import BUS_COMMAND, FAST, BusProcess, ServerProcess, Wire, bus_serving, run_bus, serving
 
 from qs_bus.command import read_options
 from qs_bus.options import Policy
+from qs_testing.programs import READY_WITHIN
 
 
 def run(*flags: str, **environment: str) -> tuple[int, str, str]:

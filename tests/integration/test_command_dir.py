@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from dirq.queue import Queue as OriginalQueue
-from support.servers.processes import until
 from support.storage.directories import DIRQ, WITHIN, dir_tool, element, finish, listed, original_dirq, start, states
 from support.storage.vsqs_original import original, output
 
 from qs_storage import vsqs
 from qs_storage.tools.elements import LAYOUTS
 from qs_storage.tools.ends import Arrivals
+from qs_testing.programs import until
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from support.faults import small_disk
-from support.servers.processes import until
 from support.storage.directories import COMMAND, WITHIN, dir_tool, finish, listed, start, states
 
 from qs_server.main.qs_dir import main
 from qs_storage import vsqs
 from qs_storage.tools.elements import LAYOUTS
+from qs_testing.programs import until
 
 
 def test_sink_ends(path: Path) -> None:

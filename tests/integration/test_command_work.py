@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.servers.processes import READY_WITHIN, ServerProcess, until
+from support.servers.processes import ServerProcess
 
 from qs_client import QueueClient, command
+from qs_testing.programs import READY_WITHIN, until
 
 FUNCTIONS = """\
 import os, pathlib, signal, subprocess, time

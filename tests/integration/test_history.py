@@ -22,11 +22,12 @@ from support.clients.documents import (
     request,
     subscribe,
 )
-from support.servers.processes import FAST, Gone, MortalWire, ServerProcess, Wire, run_server, serving, until
+from support.servers.processes import FAST, Gone, MortalWire, ServerProcess, Wire, run_server, serving
 
 from qs_server.main.opening import ENGINES
 from qs_server.main.options import HistoryOptions
 from qs_server.main.queue_server import read_options
+from qs_testing.programs import until
 
 Line = dict[str, Any]
 PATTERN = re.compile(r"history-\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.jsonl")

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from support.clients.documents import mids, new_queue, payloads, push, receive
-from support.servers.processes import PROJECT, READY_WITHIN, ServerProcess, Wire, run_server
+from support.servers.processes import PROJECT, ServerProcess, Wire, run_server
 from support.storage.broken_journals import flip, middle_of, with_old_format
 
 from qs_server.main import queue_journal as journal_command
 from qs_storage.disk import Disk
 from qs_storage.journal.log.opening import numbers_in
+from qs_testing.programs import READY_WITHIN
 
 SCRIPT = str(PROJECT / "scripts" / "queue-journal.py")
 

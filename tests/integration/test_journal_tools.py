@@ -7,12 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.servers.processes import FAST, PROJECT, READY_WITHIN, Listening, ServerProcess, serving
+from support.servers.processes import FAST, PROJECT, Listening, ServerProcess, serving
 
 from qs_client import QueueClient
 from qs_server.main import queue_journal as journal_command
 from qs_storage.directories import JournalEngine
 from qs_storage.engine import Draft, Durability, Options, wall_clock
+from qs_testing.programs import READY_WITHIN
 
 
 class SmallSegments(Listening):

@@ -22,10 +22,11 @@ from support.clients.documents import (
     req,
     request,
 )
-from support.servers.processes import COMMAND, FAST, READY_WITHIN, ServerProcess, Wire, serving
+from support.servers.processes import COMMAND, FAST, ServerProcess, Wire, serving
 
 from qs_client import QueueClient
 from qs_schemas.command_line import version_line
+from qs_testing.programs import READY_WITHIN
 
 
 def start_that_fails(*flags: str, **options: object) -> tuple[int, str, str]:

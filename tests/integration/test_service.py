@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 from support.clients.documents import PING, new_queue, push
 from support.servers.processes import BUS_COMMAND as BUS
-from support.servers.processes import COMMAND, READY_WITHIN, exchange, settled, until, woken
+from support.servers.processes import COMMAND, exchange, settled, woken
 from support.servers.systemd import PlayedSystemd, played_systemd
+
+from qs_testing.programs import READY_WITHIN, until
 
 USEC = "400000"
 """The watchdog's time: a service has to say every 0.2 s that it lives."""

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.servers.processes import PROJECT, until
+from support.servers.processes import PROJECT
+
+from qs_testing.programs import until
 
 _SYSTEMD = "/lib/systemd/systemd"
 _WITHIN = 90

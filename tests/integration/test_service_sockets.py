@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 from support.clients.documents import PING, mids, new_queue, push, receive
 from support.servers.processes import BUS_COMMAND as BUS
-from support.servers.processes import COMMAND, READY_WITHIN, Listening, exchange
+from support.servers.processes import COMMAND, Listening, exchange
 from support.servers.systemd import PlayedSystemd, played_systemd
 from support.servers.web import COMMAND as WEB
+
+from qs_testing.programs import READY_WITHIN
 
 
 @pytest.fixture

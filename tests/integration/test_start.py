@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.servers.processes import PROJECT, READY_WITHIN
+from support.servers.processes import PROJECT
+
+from qs_testing.programs import READY_WITHIN
 
 COMMAND = [sys.executable, str(PROJECT / "scripts" / "start.py")]
 

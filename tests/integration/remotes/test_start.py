@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from support.clients.documents import code, mids, new_queue, payloads, push, receive, request, subscribe, text
-from support.servers.processes import COMMAND, FAST, READY_WITHIN, Wire, serving
+from support.servers.processes import COMMAND, FAST, Wire, serving
 from support.servers.remote import LONG, Elsewhere, attributes, made, stats
 from support.storage.memcached import needs_memcached
 
 from qs_server.main.queue_server import read_options
+from qs_testing.programs import READY_WITHIN
 
 pytestmark = needs_memcached
 LIBRARIES = {"memcached": "pymemcache", "sqs": "boto3"}

@@ -24,11 +24,12 @@ from support.clients.documents import (
     text,
     unsubscribe,
 )
-from support.servers.processes import READY_WITHIN, ServerProcess, Wire, bus_serving
+from support.servers.processes import ServerProcess, Wire, bus_serving
 from support.servers.remote import LONG, STORAGES, Elsewhere, attributes, made, stats
 from support.storage.memcached import needs_memcached
 
 from qs_client import QueueClient
+from qs_testing.programs import READY_WITHIN
 
 pytestmark = needs_memcached
 QS = "import sys; from qs_client.command import main; sys.exit(main())"

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from qs_testing.programs import until
 from support.clients.documents import new_queue, request
-from support.servers.processes import FAST, ServerProcess, Wire, serving, until
+from support.servers.processes import FAST, ServerProcess, Wire, serving
 from support.storage.memcached import Memcached
 from support.storage.sqs import FaultySqs, SqsServer, give_credentials
 

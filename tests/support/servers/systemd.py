@@ -14,8 +14,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from qs_testing.programs import READY_WITHIN
 from support.console import Console, Step
-from support.servers.processes import PROJECT, READY_WITHIN
+from support.servers.processes import PROJECT
 
 _HIGH = 100
 """A number above all descriptors that are handed over."""

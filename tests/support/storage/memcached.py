@@ -20,7 +20,7 @@ import pytest
 
 from qs_storage.engine import SECOND, Draft, Options, Receipt, State
 from qs_storage.remote.memcached import MemcachedEngine
-from support.servers.processes import until
+from qs_testing.programs import until
 from support.storage.engines import LOTS, ManualClock
 
 BINARY = shutil.which("memcached")

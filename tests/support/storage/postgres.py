@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from support.servers.processes import lasting_port, until
+from qs_testing.programs import until
+from support.servers.processes import lasting_port
 from support.storage.engines import ManualClock
 
 if TYPE_CHECKING:

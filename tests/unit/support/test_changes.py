@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.servers.processes import until
+
+from qs_testing.programs import until
 
 
 def test_a_change_between_a_look_and_the_wait(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.servers.processes import WITH_SUPPORT, until
+from support.servers.processes import WITH_SUPPORT
 from support.storage.postgres import needs_postgres
+
+from qs_testing.programs import until
 
 pytestmark = needs_postgres
 _PROGRAM = """
