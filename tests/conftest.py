@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from support.servers.processes import ServerProcess, serving
 
-from qs_testing.forking import end_forking
-
 if TYPE_CHECKING:
     from support.storage.postgres import Database, Postgres
     from support.storage.sqs import SqsServer
@@ -25,11 +23,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     atexit.register(gc.unfreeze)  # libraries look at exit for what was not collected, pytest five times before
-
-
-def pytest_unconfigure() -> None:
-    """Ends the processes that fork servers."""
-    end_forking()
 
 
 @pytest.fixture

@@ -96,7 +96,9 @@ def key_of(message: Any) -> tuple[str, int]:
 def all_messages(server: Checked, queue: str | None) -> list[Stored]:
     with _client(server) as client:
         found: list[Stored] = []
-        for qid in client.queues() if queue is None else [queue]:
+        # The bus keeps its own notes, such as its count of subscribers, in messages of queues of such names.
+        users = (qid for qid in client.queues() if not qid.startswith("bus::"))
+        for qid in users if queue is None else [queue]:
             mids = list(client.list_messages(qid, state="all"))
             for each in client.peek_many(qid, mids):
                 status, receives, payload = each.status or "in-flight", each.receives or 0, each.payload

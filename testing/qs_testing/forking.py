@@ -235,6 +235,7 @@ def _main(descriptor: str, *modules: str) -> None:
     # Whoever is killed himself must not leave this process alone.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if order["module"]:
+        sys.modules.pop(sys.argv[0], None)  # it is run anew; with an import of it, runpy would warn in the log
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = os.path.dirname(sys.argv[0])

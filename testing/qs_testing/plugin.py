@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .forking import end_forking
+
 if TYPE_CHECKING:
     from qs_client import QueueClient
 
@@ -59,10 +61,9 @@ class _Shared:
         return self._bus
 
     def close(self) -> None:
-        self._stack.close()
-        if self._server is not None:
-            from .forking import end_forking  # noqa: PLC0415
-
+        try:
+            self._stack.close()
+        finally:
             end_forking()
 
 

@@ -7,10 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from qs_client import BusClient, QueueClient
+from qs_schemas.extras import NotInstalledError
 
 from . import checks
 from .checks import Life, Stored
@@ -18,6 +20,9 @@ from .forking import forking
 from .inside import Orders, Setup
 from .programs import Fault, Program
 from .proxy import Proxy
+
+if find_spec("trio") is None:  # looked for, not imported: only the programs need it, and they start elsewhere
+    raise NotInstalledError("testing", ModuleNotFoundError(name="trio"))
 
 _SHARED = (
     "this server is shared by tests, and a fault would disturb others: ask for one of its own, with "
@@ -248,7 +253,8 @@ class Server(_Handle):
     # -- checks
 
     def all_messages(self, queue: str | None = None) -> list[Stored]:
-        """Returns all messages of a queue, or of all queues, in whatever state: queue, id, state, payload, receives."""
+        """Returns all messages of a queue, or of all queues, in whatever state: queue, id, state, payload, receives.
+        Without a queue, what the bus keeps for itself is left out (queues whose names begin with `bus::`)."""
         return checks.all_messages(self, queue)
 
     def expect_empty(self, queue: str, *, within: float = 5) -> None:

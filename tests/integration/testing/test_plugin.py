@@ -106,6 +106,77 @@ def test_logged(qs_server, qs_client, qs_queue):
     assert "Input/output error" in printed
 
 
+def test_a_test_that_leaves_connections(run: Run) -> None:
+    """A client, a waiting receive and a subscription that a test has left open get nothing of the next test, though it
+    has a queue of the same name; and what the bus keeps for itself is no message of a test."""
+    run(
+        """
+kept = []
+
+@pytest.mark.parametrize("number", range(2))
+def test_leaves(qs_server, qs_bus, number):
+    client, bus = qs_server.client(), qs_bus.client()
+    client.new_queue("jobs")
+    messages = bus.subscribe("jobs", ack=True)
+    messages.open()
+    waiting = qs_server.client()
+    receiving = threading.Thread(target=waiting.receive, args=("jobs",), kwargs={"wait": 60}, daemon=True)
+    receiving.start()
+    kept.extend([client, bus, messages, waiting])
+    client.push("jobs", "first")
+
+def test_next(qs_server, qs_bus, qs_client):
+    qs_client.new_queue("jobs")
+    qs_client.push("jobs", "second")
+    [left] = qs_server.all_messages()
+    assert (left.status, left.receives) == ("ready", 0)
+    assert qs_server.history(left).names == ["pushed"]
+""",
+        "-p", "no:threadexception", "-p", "no:unraisableexception",
+    )  # fmt: skip
+
+
+def test_flags_of_the_settings(run: Run, tmp_path: Path) -> None:
+    """`qs_server_flags` are flags of the shared server, and of those with faults."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nqs_server_flags = --max-document 2000\n")
+    run(
+        """
+from qs_client import TooLarge
+
+def too_large(client, queue):
+    client.push(queue, b"x" * 1000)
+    with pytest.raises(TooLarge):
+        client.push(queue, b"x" * 10000)
+
+def test_shared(qs_client, qs_queue):
+    too_large(qs_client, qs_queue)
+
+@pytest.mark.qs_faults
+def test_own(qs_client, qs_queue):
+    too_large(qs_client, qs_queue)
+"""
+    )
+
+
+def test_a_server_that_does_not_start(run: Run, tmp_path: Path) -> None:
+    """The error has what the server has logged."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nqs_server_flags = --nonsense\n")
+    printed = run(
+        """
+def test_shared(qs_server):
+    pass
+
+@pytest.mark.qs_faults
+def test_own(qs_server):
+    pass
+""",
+        passes=False,
+    )
+    assert printed.count("StartFailedError: the server did not start") >= 2
+    assert len(re.findall(r"^E .*unrecognized arguments: --nonsense", printed, re.MULTILINE)) == 2
+    assert "RuntimeWarning" not in printed
+
+
 def test_with_xdist(run: Run) -> None:
     """Each worker of xdist has a server of its own."""
     printed = run(
@@ -121,7 +192,7 @@ def test_it(qs_server, qs_client, qs_queue, number, worker_id):
 
 
 def test_other_kinds_of_tests(run: Run) -> None:
-    """Tests with trio, asyncio and unittest use the same server."""
+    """Tests with trio, asyncio, anyio and unittest use the same server."""
     run(
         """
 import asyncio, unittest
@@ -134,6 +205,11 @@ async def push_and_receive(server, queue):
         [message] = await client.receive(queue)
         await client.delete(message)
     server.expect_empty(queue)
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_anyio(qs_server, qs_queue, anyio_backend):
+    await push_and_receive(qs_server, qs_queue)
 
 @pytest.mark.trio
 async def test_trio(qs_server, qs_queue):
@@ -164,6 +240,14 @@ def test_without_pytest() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_the_extra() -> None:
+    """Without trio, which the extra brings, the error says what to type."""
+    program = "import sys\nsys.modules['trio'] = None\nimport qs_testing\nqs_testing.serving\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("NotInstalledError: trio is not installed: pip install 'qsbus[testing]'\n")
 
 
 WAITING = """
