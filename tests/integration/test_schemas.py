@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.clients.documents import code, push
+from support.faults import small_disk
 from support.servers.processes import FAST, ServerProcess, Wire, serving
 from support.storage.postgres import IS_THERE, Postgres, needs_postgres
 
@@ -244,6 +245,26 @@ def test_what_other_programs_put_there(tmp_path: Path, schemas: Path, storage: s
         client.set_queue("orders", schema=None)
         assert received(client, 1) == ["no XML"]
         assert "Traceback" not in server.log()
+
+
+def test_a_full_disk(tmp_path: Path, schemas: Path) -> None:
+    """A large payload that has no room on the disk is refused with 507, and nothing of it is there; small ones may
+    still have room."""
+    with (
+        small_disk(tmp_path / "disk", "3m") as disk,
+        started(disk / "root", "--schemas", str(schemas)) as (_, client),
+    ):
+        client.new_queue("orders", schema="order")
+        large = LARGE.replace("x" * 100_000, "x" * 300_000)
+        stored: list[int] = []
+
+        def fill() -> None:
+            while True:
+                stored.append(client.push("orders", large))
+
+        with pytest.raises(Full, match="nothing was changed"):
+            fill()
+        assert held(client, "orders") == len(stored) > 0
 
 
 def test_files_that_change(tmp_path: Path) -> None:

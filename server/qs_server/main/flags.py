@@ -97,6 +97,7 @@ def server_parser(storages: Collection[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--schemas",
+        type=_directory,
         metavar="DIR",
         help="directory of the XML and JSON schemas (NAME.xsd, NAME.json) that queues may ask their payloads to obey; "
         "read at the start and on SIGHUP",
@@ -160,6 +161,13 @@ def _add_remotes(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sqs-endpoint", metavar="URL", help="where queues of the storage sqs are (default: Amazon)")
     group.add_argument("--sqs-region", metavar="NAME", help="region there; without it, that of AWS's own tools")
     group.add_argument("--sqs-prefix", metavar="TEXT", help="prefix of the names of all queues there (default: none)")
+
+
+def _directory(text: str) -> str:
+    """Reads the name of a directory. An empty one is a variable that was not set, and no directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a directory is missing")
+    return text
 
 
 def _umask(text: str) -> int:

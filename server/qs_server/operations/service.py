@@ -14,7 +14,19 @@ from collections.abc import Callable, Collection, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from qs_schemas import CopyMessage, Error, ErrorCode, Fault, Figure, Message, NewQueue, ReceiveMessage, errors
+from qs_schemas import (
+    CopyMessage,
+    Error,
+    ErrorCode,
+    Fault,
+    Figure,
+    Message,
+    NewQueue,
+    PushMessage,
+    ReceiveMessage,
+    StageMessages,
+    errors,
+)
 from qs_serving.access.caller import Caller
 from qs_serving.access.principal import Right
 from qs_serving.answers import new_resp
@@ -200,7 +212,8 @@ def disk_error(about: Message, error: Exception, storage: engine.Engine, *, begu
         return error_answer(about, errors.NOT_FOUND, "the directory of the queue is gone")
     if isinstance(about, CopyMessage) and about.mids:  # the copies before the one that failed stay
         return storage_error(about, error, "some may have been copied")
-    partly = begun and not isinstance(about, ReceiveMessage)  # a receive has only waited
+    # These have only waited: for messages, or for the check of their payloads.
+    partly = begun and not isinstance(about, ReceiveMessage | PushMessage | StageMessages)
     return storage_error(about, error, PARTLY if partly else "nothing was changed")
 
 
