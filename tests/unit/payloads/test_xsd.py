@@ -96,8 +96,8 @@ def test_namespaces_are_left_out(make_schema: Callable[..., PayloadSchema]) -> N
         ("<p:order xmlns:p='urn:a'/>", "element 'order': no matching global declaration"),
         ("<order><p:x xmlns:p='urn:a'/></order>", "element 'x': this element is not expected"),
         (
-            "<order><total>1</total><items><item><price>1</price></item>\n"
-            "<item><x xmlns='urn:a'/></item></items></order>",
+            ("<order><total>1</total><items><item><price>1</price></item>\n"
+            "<item><x xmlns='urn:a'/></item></items></order>"),
             "line 2, element 'items/item[2]/x': this element is not expected",
         ),
         (
