@@ -10,6 +10,7 @@ from support.servers.tls import authority, local
 from support.servers.web import WebProcess, visitor, web_serving
 
 from qs_client import QueueClient
+from qs_testing.programs import StartFailedError
 
 
 @pytest.mark.parametrize("path", ["/", "/queue?q=missing", "/sign-in", "/static/page.js", "/nothing", "/static/none"])
@@ -204,7 +205,7 @@ def test_a_new_certificate(shared_server: ServerProcess, tmp_path: Path) -> None
 ])  # fmt: skip
 def test_wrong_flags(shared_server: ServerProcess, tmp_path: Path, flags: list[str]) -> None:
     """A wrong flag ends the command at once, with a line."""
-    with pytest.raises(AssertionError, match=r"queue-web\.py: "), web_serving(tmp_path, shared_server, *flags):
+    with pytest.raises(StartFailedError, match=r"queue-web\.py: "), web_serving(tmp_path, shared_server, *flags):
         pass
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support.clients.documents import code, is_delivery, mids, new_queue, receive, req, request, subscribe
-from support.faults import stopped
 from support.servers.processes import Gone, MortalWire, ServerProcess, Wire, lasting_port
 from support.storage.postgres import Postgres, Standby, most_advanced
 
@@ -495,7 +494,7 @@ def freeze_standbys(at: World) -> str:
 
 
 def freeze_server(at: World) -> str:
-    with stopped(at.rng.choice(at.servers)):
+    with at.rng.choice(at.servers).freeze():
         threading.Event().wait(at.rng.uniform(0.2, 3))
     return "a queue server stands still"
 
