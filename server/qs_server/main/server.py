@@ -7,6 +7,7 @@ reverse order. `QueueServer` runs in between: one hub and one committer for all 
 
 import gc
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -147,7 +148,6 @@ class QueueServer:
             if (descriptor := self._storage.fileno()) is not None:
                 Changes(descriptor, self.acceptor.hub, self._committer)
             self._committer.gatherer.open(self.acceptor.hub)
-            self._door.on_read = partial(self._look_again, trio.lowlevel.current_trio_token())
             try:
                 # Messages that the connections held are to be visible at the next start, not when a window ends.
                 await self.acceptor.accept(listeners, self._committer.give_back)
@@ -155,8 +155,14 @@ class QueueServer:
                 self._committer.gatherer.close()
             background.cancel_scope.cancel()
 
-    def _look_again(self, loop: trio.lowlevel.TrioToken) -> None:
-        """Has the files looked at again that schemas have refused, because the schemas have changed. For any thread."""
+    def reload(self) -> None:
+        """Begins to read the schemas of payloads again, in a thread. Called in the loop."""
+        loop = trio.lowlevel.current_trio_token()
+        threading.Thread(target=self._read_schemas, args=[loop], name="schemas", daemon=True).start()
+
+    def _read_schemas(self, loop: trio.lowlevel.TrioToken) -> None:
+        """Reads the schemas again, and has the files looked at again that they had refused."""
+        self._door.read_again()
         with suppress(trio.RunFinishedError):  # the server has ended meanwhile
             loop.run_sync_soon(lambda: self._committer.post(Job(self._storage.check_again)))
 
@@ -244,7 +250,7 @@ async def run_server(options: ServerOptions, announce: Announce, manager: Servic
                 listeners,
                 announce,
                 grace,
-                reloads=[*guards.reloads, *([door] if options.schemas else [])],
+                reloads=[*guards.reloads, *([server] if options.schemas else [])],
                 manager=manager,
                 probe=server.probe,
             )

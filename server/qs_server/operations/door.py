@@ -38,8 +38,6 @@ class Door:
         self._schemas = schemas
         self._checker = checker
         self._reading = threading.Lock()
-        self.on_read: Callable[[], object] = lambda: None
-        """Called in some thread when the schemas have been read again."""
         self.refused: dict[str, int] = {}
         """By queue: the requests, and the files of its directory, that were refused since the start."""
 
@@ -77,7 +75,7 @@ class Door:
 
     def is_quick(self, qid: str, name: str, size: int, count: int) -> bool:
         """Tells whether so many payloads of so many bytes together can be checked at once. UnavailableError."""
-        return self._schema(qid, name).is_quick(size + _EACH * count)
+        return _is_quick(self._schema(qid, name), size, count)
 
     def checked(
         self, qid: str, options: Callable[[], Options], payloads: Sequence[bytes]
@@ -88,7 +86,7 @@ class Door:
         checked = ""
         while (name := options().schema) != checked and name:
             schema = self._schema(qid, name)
-            if schema.is_quick(sum(map(len, payloads)) + _EACH * len(payloads)):
+            if _is_quick(schema, sum(map(len, payloads)), len(payloads)):
                 found = _first_fault(schema, payloads)
             else:
                 call: Call[Found] = Call(partial(self._check_for, qid, schema, payloads))
@@ -106,14 +104,12 @@ class Door:
         """Returns why a payload that somebody has put into a queue's directory must not come in, None if it may. May
         take some seconds. UnavailableError."""
         schema = self._schema(qid, options.schema)
-        fault = schema.fault(payload) if schema.is_quick(len(payload)) else None
-        if fault is None and not schema.is_quick(len(payload)):
-            found = self._check(schema, [payload])
-            fault = None if found is None else found[1]
-        if fault is None:
+        quick = _is_quick(schema, len(payload), 1)
+        found = _first_fault(schema, [payload]) if quick else self._check(schema, [payload])
+        if found is None:
             return None
         self._count(qid)
-        return f"the schema {options.schema!r} refuses it: {fault}"
+        return f"the schema {options.schema!r} refuses it: {found[1]}"
 
     def _check(self, schema: PayloadSchema, payloads: Sequence[bytes], stop: threading.Event | None = None) -> Found:
         assert self._checker is not None  # noqa: S101 - given with the schemas
@@ -141,13 +137,12 @@ class Door:
     def _count(self, qid: str) -> None:
         self.refused[qid] = self.refused.get(qid, 0) + 1
 
-    def reload(self) -> None:
-        """Begins to read the schemas again, in a thread, as a schema may take long to compile. A file that cannot be
-        used is named in the log, and what was read of it before still holds."""
-        if self._schemas is not None:
-            threading.Thread(target=self._read_again, args=[self._schemas], name="schemas", daemon=True).start()
-
-    def _read_again(self, schemas: Schemas) -> None:
+    def read_again(self) -> None:
+        """Reads the schemas again, which may take as long as they take to compile: not for the loop. A file that cannot
+        be used is named in the log, and what was read of it before still holds."""
+        schemas = self._schemas
+        if schemas is None:
+            return
         with self._reading:  # one after the other, so that the last SIGHUP sees the last files
             try:
                 faults = schemas.reload()
@@ -156,11 +151,14 @@ class Door:
             for fault in faults:
                 _logger.error("%s", fault)
             _logger.info("schemas: %s", ", ".join(schemas.names) or "none")
-            self.on_read()
 
     def close(self) -> None:
         if self._checker is not None:
             self._checker.close()
+
+
+def _is_quick(schema: PayloadSchema, size: int, count: int) -> bool:
+    return schema.is_quick(size + _EACH * count)
 
 
 def _first_fault(schema: PayloadSchema, payloads: Sequence[bytes]) -> Found:

@@ -342,7 +342,7 @@ def _redrive_checked(service: Service, qid: str, goals: Sequence[tuple[int, str]
 
 
 def _move(service: Service, qid: str, goals: Sequence[tuple[int, str]]) -> Message:
-    targets = {name: service.storage.queue(name) for _, name in goals}
+    targets = {name: service.storage.queue(name) for name in {name for _, name in goals}}
     redrive = _redrive(service, qid)
     moved = redrive.move([(mid, targets[name]) for mid, name in goals])
     for mid, _ in moved:
