@@ -250,7 +250,7 @@ class Member(Protocol):
 
     @property
     def condition(self) -> Condition | None:
-        """What a message must match to go to this member; None for every message."""
+        """The condition that a message must match to go to this member; None for every message."""
 
     @property
     def prefetch(self) -> int:

@@ -277,7 +277,7 @@ class Monitor:
 
     @property
     def filter_counts(self) -> FilterCounts:
-        """What all conditions have decided since the bus was started."""
+        """The counts of what all conditions have decided since the bus was started."""
         return self._evaluator.counts
 
     def conditions(self) -> Iterator[tuple[str, str, FilterCounts]]:

@@ -28,7 +28,7 @@ class Share(Feed):
         self.where: str | None = None
         """The condition of the name, as the options of its queue have it."""
         self.fault = ""
-        """What is wrong with the condition; empty if nothing is. The queue gets every message then."""
+        """The reason why the condition cannot be used; empty if it can. The queue gets every message then."""
         self._backlog: deque[HeldMessage] = deque()
         self._delayed = 0
 

@@ -37,7 +37,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _bound_memory()
-    # What a library prints must not come between the frames.
+    # Lines that a library prints must not come between the frames.
     requests, answers = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     compiled: dict[str, Compiled] = {}
@@ -109,5 +109,5 @@ def _compile(source: Source, compiled: dict[str, Compiled]) -> dict[str, Any]:
         found = compiled[source.digest] = compile_source(source)
     except SchemaError as error:
         return {"error": str(error)}
-    # What took long here would take as long in the parent, which compiles only what is plain.
+    # A schema that took long here would take as long in the parent, which compiles only what is plain.
     return {"plain": found.is_plain and time.process_time() - start < _AT_ONCE}

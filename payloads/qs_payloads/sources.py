@@ -166,7 +166,8 @@ def _json_files(directory: Path, name: str) -> dict[str, bytes]:
         else:
             ids = _ids(directory) if ids is None else ids
             path = ids.get(uri, "")
-        # What is not there is left out: a meta-schema is known to the library, and for all else it names the reference.
+        # A file that is not there is left out: a meta-schema is known to the library, and for all else it names the
+        # reference.
         if not path or (path != name and not os.path.lexists(os.path.join(directory, path))):
             continue
         files[uri] = read_within(directory, path)

@@ -1,4 +1,4 @@
-"""What a queue costs in a test: the fixtures of the plugin for pytest, and a server of a test's own."""
+"""The costs of a queue in a test: the fixtures of the plugin for pytest, and a server of a test's own."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What XML costs where it is looked at: durable pushes into a queue with a schema, beside one without; and deliveries
+"""The costs of XML where it is looked at: durable pushes into a queue with a schema, beside one without; and deliveries
 of the bus to subscribers with conditions, beside subscribers without.
 
 **Schemas.** The same documents of 1 KiB, with 20 elements of five types, are pushed over 32 connections into two queues

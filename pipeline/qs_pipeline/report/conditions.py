@@ -1,4 +1,4 @@
-"""What the conditions of a bus's subscriptions have let through and kept back, for a report.
+"""The deliveries that conditions of a bus's subscriptions have let through and kept back, for a report.
 
 The history does not know it: it is a record of the queue server, and a message that a condition keeps back is handled
 there like any other. So the bus itself is asked. It counts since its start, without times, and tells of a condition for
